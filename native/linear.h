@@ -1,0 +1,81 @@
+// Linear layers: packed weights and the kernels over them. y[t, m] = sum_k W[m, k] x[t, k] (+ bias) (+ addend).
+//
+// A row's result depends on its input row, the weights and constants only: never on the number of rows, on the panel
+// partition or on the thread. Activations: bf16, row-major, ld >= n rounded up to K_ALIGN, columns [n, ld) zero.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace octavo {
+
+constexpr int PANEL = 32;    // output channels of one panel: the unit that threads claim
+constexpr int K_ALIGN = 32;  // columns are padded to this with zeros
+
+enum class WeightKind : int32_t { F32 = 0, BF16 = 1, I8 = 2, U4 = 3 };
+enum class Isa : int32_t { PORTABLE = 0, AVX2 = 1, AVX512 = 2, AMX = 3 };
+
+// A weight as it comes from disk (src/octavo/weights/kinds.py, Tensor). Pointers are borrowed for the call.
+struct LogicalTensor {
+  WeightKind kind;
+  int32_t m, n;               // [m, n]; a vector has m = 1
+  int32_t group, offset;      // i8, u4 only
+  const void* data;
+  const void* scale;          // f16 bits, or int8/uint8 multipliers when super_scale is set
+  const void* bias;           // may be null
+  const uint16_t* super_scale;  // may be null
+  const uint16_t* super_bias;   // may be null
+  int32_t scale_signed;       // two-level: scale is int8 (1) or uint8 (0)
+};
+
+// A weight matrix packed for one instruction-set class. Owned by the session.
+struct PackedLinear {
+  WeightKind kind;
+  int32_t m, n, group;
+  int32_t panels;             // ceil(m / PANEL)
+  size_t panel_bytes;         // scales included: one sequential stream a panel
+  uint8_t* data;              // 64-byte aligned, panels * panel_bytes
+  int32_t two_level, has_bias, offset, scale_signed;
+};
+
+// What happens to the panel's f32 results. Chosen once per op.
+enum class Epilogue : int32_t {
+  STORE = 0,     // out[t, m] = y
+  ADD = 1,       // out[t, m] = addend[t, m] + y        (out may be addend)
+  GLU_BF16 = 2,  // two matrices g, u: out16[t, m] = bf16(act(g) * u)
+};
+
+struct LinearArgs {
+  const PackedLinear* w;      // gate when GLU
+  const PackedLinear* w2;     // up when GLU, else null
+  const float* bias;          // [m] or null
+  const float* bias2;
+  const uint16_t* x;          // [rows, ldx] bf16; 16-row multiples may be read, rows beyond `rows` are ignored
+  int32_t rows, ldx;
+  Epilogue epilogue;
+  int32_t activation;         // GLU: 0 silu, 1 gelu_tanh
+  float* out;                 // STORE, ADD: [rows, ldo]
+  uint16_t* out16;            // GLU: [rows, ldo] bf16; columns [m, ldo) are written as zero by the last panel
+  const float* addend;        // ADD: [rows, ldo]
+  int32_t ldo;
+};
+
+// Scratch bytes that one thread needs for any linear of `max_n` columns and `max_rows` rows.
+size_t linear_scratch_bytes(int max_n, int max_rows);
+
+size_t packed_bytes(const LogicalTensor& t);               // size of PackedLinear::data
+void pack_linear(const LogicalTensor& t, Isa isa, PackedLinear& out);  // out.data is set by the caller first
+// Row `row` as f32, by the format's own formula (embedding lookup; tests). Width n.
+void unpack_row(const PackedLinear& w, Isa isa, int row, float* out);
+
+// Per-ISA function table entry. A thread calls prepare once per op (e.g. group sums of x into scratch), then run on
+// the panel ranges that it claims.
+struct LinearKernels {
+  void (*prepare)(const LinearArgs& a, uint8_t* scratch);
+  void (*run)(const LinearArgs& a, int panel_begin, int panel_end, uint8_t* scratch);
+};
+const LinearKernels& linear_kernels(Isa isa);
+
+// The best class that this processor (and a forced OCTAVO_ISA, checked by the caller) allows, and the test for one.
+bool isa_supported(Isa isa);
+
+}  // namespace octavo

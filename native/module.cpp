@@ -1,0 +1,6 @@
+// The binding: pointers, sizes and flat buffers only. Each room registers its own functions.
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+NB_MODULE(_native, m) { m.attr("__doc__") = "Octavo's native kernels."; }

@@ -1,0 +1,72 @@
+"""The port between the runner and a machine: open programs with weights, run steps, look at exports.
+
+An executor is chosen by name in backends/__init__.py. Bitwise claims hold per Session.numerics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from octavo.program.ir import Program
+from octavo.types import Numerics
+from octavo.weights.kinds import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes that a session allocates for. num_blocks counts the null block 0. Tokens, rows: the most in one step."""
+
+    max_tokens: int
+    max_rows: int
+    max_seqs: int
+    max_model_len: int
+    num_blocks: int
+    block_tokens: int
+
+    @property
+    def max_blocks(self) -> int:
+        """Entries of one slot's block table."""
+        return -(-self.max_model_len // self.block_tokens)
+
+
+# Weight name -> its tensor, prepared. Called once a weight, in the program's order; the session may repack and drop it.
+WeightStream = Iterator[tuple[str, Tensor]]
+
+
+class Session(Protocol):
+    """Programs opened over one set of weights, one thread pool and one set of caches and block tables."""
+
+    numerics: Numerics
+
+    def run(self, program: str, header: Any) -> None:
+        """Runs one step. `header`: numpy int32, contiguous, laid out as program/header.py says."""
+
+    def view(self, name: str) -> Any:
+        """An export of the last run as a numpy float32 array [rows, width]; valid until the next run."""
+
+    def cache_bytes(self) -> Any:
+        """All cache memory as one writable uint8 numpy array [num_blocks, bytes]: tests poison blocks through it."""
+
+    def close(self) -> None: ...
+
+
+class Executor(Protocol):
+    name: str
+
+    def lower(self, program: Program, kinds: Mapping[str, str]) -> Program:
+        """The program as this executor runs it. `kinds`: weight name -> kind in memory."""
+
+    def block_bytes(self, programs: Mapping[str, Program], block_tokens: int) -> int:
+        """Bytes of one KV block over all groups and programs, padding included."""
+
+    def open(
+        self,
+        programs: Mapping[str, Program],
+        weights: Callable[[], WeightStream],
+        limits: Limits,
+        *,
+        threads: int,
+        isa: str | None = None,
+    ) -> Session: ...

@@ -1,0 +1,30 @@
+"""Configuration, frozen after birth: what the engine is told (EngineConfig), what a checkpoint says (ModelConfig)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Every field is also a keyword of LLM(), a flag, an OCTAVO_ variable and a key of --config. None: chosen at load.
+
+    kv_memory in bytes. num_blocks overrides kv_memory. plans_outstanding: steps planned before the first commits.
+    """
+
+    model: str
+    executor: Literal["native", "reference"] = "native"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    threads: int | None = None
+    isa: str | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    max_logit_rows: int = 256
+    max_model_len: int | None = None
+    kv_memory: int | None = None
+    num_blocks: int | None = None
+    block_tokens: int = 16
+    enable_prefix_caching: bool = True
+    plans_outstanding: int = 1
+    served_model_name: str | None = None

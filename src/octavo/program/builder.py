@@ -1,0 +1,189 @@
+"""What model files call: each method appends one plain operator and returns the name of what it writes.
+
+Shapes are checked here, so that a wrong model fails at load with the operator's name, not in a kernel.
+Legend: T tokens, R logit rows, D hidden, F intermediate, V vocabulary, H query heads, K KV heads, d head size.
+"""
+
+from __future__ import annotations
+
+from octavo.errors import ConfigError
+from octavo.program.ir import Axis, Buffer, DType, Op, Program, R, Scalar, T, Weight
+from octavo.types import CacheTensor, KVGroup
+
+HEADER_BUFFERS = {
+    "token": (T,),
+    "position": (T,),
+    "index": (T,),
+    "request": (T,),
+    "adapter": (T,),
+    "source_row": (T,),
+    "logit_row": (R,),
+}
+
+
+class Builder:
+    """Collects one program. `scope` prefixes names, so that a layer's values read "3.q"."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ops: list[Op] = []
+        self.buffers: dict[str, Buffer] = {}
+        self.weights: dict[str, Weight] = {}
+        self.groups: dict[str, KVGroup] = {}
+        self.exports: list[str] = []
+        for header, shape in HEADER_BUFFERS.items():
+            self.buffers[header] = Buffer(header, shape, "i32", "header")
+
+    # ---- declarations
+    def weight(
+        self, name: str, shape: tuple[int, ...], *, hf: str, gguf: str, prep: tuple[tuple[Scalar, ...], ...] = ()
+    ) -> str:
+        """Declares a weight (once; the same declaration again is the same weight, as for tied embeddings)."""
+        weight = Weight(name, shape, {"hf": hf, "gguf": gguf}, prep)
+        if self.weights.setdefault(name, weight) != weight:
+            raise ConfigError(f"{self.name}: weight {name} is declared twice with different shapes or sources")
+        return name
+
+    def group(self, group: KVGroup) -> str:
+        self.groups.setdefault(group.name, group)
+        return group.name
+
+    def cache(self, group: str, name: str, elements: int, dtype: str = "bf16") -> str:
+        """A cache tensor of `elements` per token on `group`."""
+        old = self.groups[group]
+        tensors = (*old.tensors, CacheTensor(name, elements, dtype))
+        self.groups[group] = KVGroup(old.name, old.rule, old.window, old.tail, tensors)
+        self.buffers[name] = Buffer(name, (elements,), "f32", "cache")
+        return name
+
+    def foreign(self, name: str, shape: tuple[Axis, ...], dtype: DType = "f32") -> str:
+        """A value that another program of the session exports."""
+        self.buffers[name] = Buffer(name, shape, dtype, "export")
+        return name
+
+    def export(self, name: str) -> None:
+        """Keeps a value until the next launch under its own name."""
+        old = self.buffers[name]
+        self.buffers[name] = Buffer(old.name, old.shape, old.dtype, "export")
+        self.exports.append(name)
+
+    def build(self) -> Program:
+        return Program(
+            self.name,
+            tuple(self.ops),
+            dict(self.buffers),
+            dict(self.weights),
+            tuple(self.groups.values()),
+            tuple(self.exports),
+        )
+
+    # ---- operators
+    def embed(self, out: str, token: str, weight: str, *, scale: float = 1.0) -> str:
+        """f32 [T, D]: rows of W [V, D], times scale."""
+        width = self.weights[weight].shape[1]
+        return self._op("embed", out, (token,), (T, width), (weight,), scale=scale)
+
+    def take(self, out: str, x: str, rows: str) -> str:
+        """[M, ...]: rows of x, chosen by an i32 header buffer [M]."""
+        shape = (self.buffers[rows].shape[0], *self.buffers[x].shape[1:])
+        return self._op("take", out, (x, rows), shape)
+
+    def norm(
+        self, out: str, x: str, weight: str, *, eps: float, order: str = "llama", heads: int = 0, dtype: DType = "f32"
+    ) -> str:
+        """RMS norm over the last axis, or over each head's share of it when heads > 0 (weight is [width / heads]).
+
+        order: where the cast to the activation type stands: llama | fp32_mul | gemma (docs/program.md).
+        """
+        width = _width(self.buffers[x])
+        if heads and (width % heads or self.weights[weight].shape != (width // heads,)):
+            raise ConfigError(f"{out}: norm of {heads} heads does not divide {width}")
+        if not heads and self.weights[weight].shape != (width,):
+            raise ConfigError(f"{out}: norm weight {self.weights[weight].shape} does not match width {width}")
+        return self._op("norm", out, (x,), self.buffers[x].shape, (weight,), dtype, eps=eps, order=order, heads=heads)
+
+    def linear(self, out: str, x: str, weight: str, bias: str | None = None) -> str:
+        """f32 [*, m] = x [*, n] W[m, n]^T (+ bias [m])."""
+        m, n = self.weights[weight].shape
+        if _width(self.buffers[x]) != n:
+            raise ConfigError(f"{out}: linear expects width {n}, {x} has {_width(self.buffers[x])}")
+        weights = (weight,) if bias is None else (weight, bias)
+        return self._op("linear", out, (x,), (self.buffers[x].shape[0], m), weights)
+
+    def add(self, out: str, a: str, b: str) -> str:
+        self._same(out, a, b)
+        return self._op("add", out, (a, b), self.buffers[a].shape)
+
+    def concat(self, out: str, a: str, b: str) -> str:
+        """[*, n + m], columns of a first."""
+        rows = self.buffers[a].shape[0]
+        return self._op("concat", out, (a, b), (rows, _width(self.buffers[a]) + _width(self.buffers[b])))
+
+    def glu(self, out: str, gate: str, up: str, *, act: str = "silu") -> str:
+        """act [*, F] = f(gate) * up, f = silu | gelu_tanh."""
+        self._same(out, gate, up)
+        return self._op("glu", out, (gate, up), self.buffers[gate].shape, dtype="act", act=act)
+
+    def rope_angles(self, out: str, position: str, *, inv_freq: tuple[float, ...], factor: float = 1.0) -> str:
+        """f32 [T, 2r]: cos then sin of position * inv_freq[r], times factor."""
+        return self._op("rope_angles", out, (position,), (T, 2 * len(inv_freq)), inv_freq=inv_freq, factor=factor)
+
+    def rope(self, out: str, x: str, angles: str, *, heads: int, rotary: int) -> str:
+        """Half-split rotation of the first `rotary` dims of each head."""
+        return self._op("rope", out, (x, angles), self.buffers[x].shape, heads=heads, rotary=rotary)
+
+    def kv_write(self, out: str, k: str, v: str, cache_k: str, cache_v: str, *, kv_heads: int) -> str:
+        """Writes k and v [T, K d] into the caches at each token's index. Returns the token that attention takes."""
+        self.buffers[out] = Buffer(out, (), "token")
+        self.ops.append(
+            Op("kv_write", (k, v), (out,), (), {"cache_k": cache_k, "cache_v": cache_v, "kv_heads": kv_heads})
+        )
+        return out
+
+    def attention(
+        self, out: str, q: str, kv: str, *, cache_k: str, cache_v: str, heads: int, kv_heads: int, scale: float
+    ) -> str:
+        """act [T, H d]: causal attention of each row over its own request's cache, as far as its own index."""
+        return self._op(
+            "attention",
+            out,
+            (q, kv),
+            self.buffers[q].shape,
+            dtype="act",
+            cache_k=cache_k,
+            cache_v=cache_v,
+            heads=heads,
+            kv_heads=kv_heads,
+            scale=scale,
+        )
+
+    # ---- inside
+    def _op(
+        self,
+        kind: str,
+        out: str,
+        ins: tuple[str, ...],
+        shape: tuple[Axis, ...],
+        weights: tuple[str, ...] = (),
+        dtype: DType = "f32",
+        **attrs: Scalar,
+    ) -> str:
+        if out in self.buffers:
+            raise ConfigError(f"{self.name}: {out} is written twice")
+        for name in ins:
+            if name not in self.buffers:
+                raise ConfigError(f"{self.name}: {out} reads {name}, which nothing has written")
+        self.buffers[out] = Buffer(out, shape, dtype)
+        self.ops.append(Op(kind, ins, (out,), weights, attrs))
+        return out
+
+    def _same(self, out: str, a: str, b: str) -> None:
+        if self.buffers[a].shape != self.buffers[b].shape:
+            raise ConfigError(f"{out}: shapes {self.buffers[a].shape} and {self.buffers[b].shape} differ")
+
+
+def _width(buffer: Buffer) -> int:
+    last = buffer.shape[-1]
+    if not isinstance(last, int):
+        raise ConfigError(f"{buffer.name} has no fixed width")
+    return last

@@ -1,0 +1,318 @@
+"""What a caller asks, what a step does, what comes back: plain data that may cross processes.
+
+Who fills a field stands beside it. Indices: `index` is a token's place in its request (prompt first), from 0.
+
+    SamplingParams --caller-->  Request  --Scheduler.schedule-->  StepPlan(rows)
+                                   ^                                  | runner, session, sampler
+                                   '--Scheduler.commit--  StepResult <'      --> TokenDelta to the caller
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from octavo.errors import RequestError
+
+MAX_LOGPROBS = 20
+MAX_STOP_STRINGS = 16
+MAX_STOP_LENGTH = 256
+MAX_LOGIT_BIAS = 1024
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+LogprobsMode = Literal["raw", "processed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How tokens are chosen. Names and meanings are vLLM's; everything is checked at construction.
+
+    Order: logits -> bias, penalties, allowed/bad ids, mask -> temperature -> min-p -> top-k -> top-p -> sample.
+    temperature 0 is greedy. top_k 0 or -1 is off. seed None: one is minted and returned. max_tokens None: what fits.
+    `logprobs` n: the chosen token and the n most likely at each position; 0 gives the chosen alone.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    logprobs_mode: LogprobsMode = "raw"
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        for name in ("stop", "stop_token_ids", "bad_words"):
+            object.__setattr__(self, name, tuple(getattr(self, name) or ()))
+        if self.allowed_token_ids is not None:
+            object.__setattr__(self, "allowed_token_ids", tuple(self.allowed_token_ids))
+        object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
+        _check_ranges(self)
+        _check_lists(self)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < 1e-5
+
+    def check_vocabulary(self, size: int) -> None:
+        """Refuses ids outside [0, size). Raises RequestError that names the field."""
+        lists: dict[str, Sequence[int]] = {
+            "logit_bias": tuple(self.logit_bias),
+            "allowed_token_ids": self.allowed_token_ids or (),
+            "stop_token_ids": self.stop_token_ids,
+        }
+        for name, ids in lists.items():
+            for token in ids:
+                if not 0 <= token < size:
+                    raise RequestError(f"{name}: token id {token} is outside the vocabulary of {size}", param=name)
+
+
+def _bias(bias: Mapping[int, float] | None) -> dict[int, float]:
+    try:
+        return {int(token): float(value) for token, value in (bias or {}).items()}
+    except (TypeError, ValueError, AttributeError):
+        raise RequestError("logit_bias maps token ids to numbers", param="logit_bias") from None
+
+
+def _number(params: SamplingParams, name: str, low: float, high: float, *, open_low: bool = False) -> None:
+    value = getattr(params, name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise RequestError(f"{name} must be a finite number, not {value!r}", param=name)
+    if not low <= value <= high or (open_low and value == low):
+        bracket = "(" if open_low else "["
+        raise RequestError(f"{name} must be in {bracket}{low:g}, {high:g}], not {value!r}", param=name)
+
+
+def _integer(params: SamplingParams, name: str, low: int, high: int, *, optional: bool = False) -> None:
+    value = getattr(params, name)
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise RequestError(f"{name} must be an integer in [{low}, {high}], not {value!r}", param=name)
+
+
+def _check_ranges(params: SamplingParams) -> None:
+    _number(params, "temperature", 0.0, 100.0)
+    _number(params, "top_p", 0.0, 1.0, open_low=True)
+    _number(params, "min_p", 0.0, 1.0)
+    _number(params, "presence_penalty", -2.0, 2.0)
+    _number(params, "frequency_penalty", -2.0, 2.0)
+    _number(params, "repetition_penalty", 0.0, 100.0, open_low=True)
+    _integer(params, "n", 1, 8)
+    _integer(params, "top_k", -1, 2**31 - 1)
+    _integer(params, "seed", -(2**63), 2**64 - 1, optional=True)
+    _integer(params, "max_tokens", 0, 2**31 - 1, optional=True)
+    _integer(params, "min_tokens", 0, 2**31 - 1)
+    _integer(params, "logprobs", 0, MAX_LOGPROBS, optional=True)
+    _integer(params, "prompt_logprobs", 0, MAX_LOGPROBS, optional=True)
+    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
+        raise RequestError(
+            f"min_tokens {params.min_tokens} is larger than max_tokens {params.max_tokens}", param="min_tokens"
+        )
+
+
+def _check_lists(params: SamplingParams) -> None:
+    if len(params.stop) > MAX_STOP_STRINGS:
+        raise RequestError(f"stop: at most {MAX_STOP_STRINGS} strings, not {len(params.stop)}", param="stop")
+    for text in params.stop:
+        if not isinstance(text, str) or not 0 < len(text) <= MAX_STOP_LENGTH:
+            raise RequestError(f"stop: each string has 1 to {MAX_STOP_LENGTH} characters", param="stop")
+    for word in params.bad_words:
+        if not isinstance(word, str) or not word:
+            raise RequestError("bad_words: each is a string that is not empty", param="bad_words")
+    if len(params.logit_bias) > MAX_LOGIT_BIAS:
+        raise RequestError(f"logit_bias: at most {MAX_LOGIT_BIAS} entries", param="logit_bias")
+    for value in params.logit_bias.values():
+        if not -100.0 <= value <= 100.0:
+            raise RequestError(f"logit_bias values must be in [-100, 100], not {value!r}", param="logit_bias")
+    if params.allowed_token_ids is not None and not params.allowed_token_ids:
+        raise RequestError("allowed_token_ids is empty: no token could be chosen", param="allowed_token_ids")
+    if params.logprobs_mode not in ("raw", "processed"):
+        raise RequestError(f"logprobs_mode is raw or processed, not {params.logprobs_mode!r}", param="logprobs_mode")
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence. n > 1 is n Requests, made by the engine, whose seeds derive from (seed, child).
+
+    Caller: id, prompt_ids, params, eos_ids, tenant, salt, adapter, priority (lower runs first), arrival (seconds, any
+    origin). Scheduler alone: everything below the line.
+    """
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    seed: int = 0  # resolved: the caller's, a minted one, or a child's
+    eos_ids: tuple[int, ...] = ()
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()  # bad_words, tokenized by the engine
+    tenant: str = ""
+    salt: str = ""
+    adapter: str = ""  # name and load generation, "" for none
+    priority: int = 0
+    arrival: float = 0.0
+    # ---- filled by the scheduler alone
+    max_total: int = 0  # prompt + output tokens at which the request ends with "length"
+    output_ids: list[int] = field(default_factory=list)
+    planned: int = 0  # tokens whose computation some plan holds
+    computed: int = 0  # tokens whose KV is in the cache, committed
+    cached: int = 0  # of them, tokens that the prefix cache gave at first admission
+    draft_ids: tuple[int, ...] = ()  # proposed after the last committed token
+    draft_parents: tuple[int, ...] = ()  # per draft: index into draft_ids of its parent, -1 = the last committed token
+    state: Literal["waiting", "running", "finished"] = "waiting"
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None  # the stop id or stop string that ended it
+    slot: int = -1
+    preemptions: int = 0
+
+    @property
+    def all_rows(self) -> bool:
+        """Needs logits of every prompt row: takes no prefix hit."""
+        return self.params.prompt_logprobs is not None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known so far: prompt and committed output."""
+        return len(self.prompt_ids) + len(self.output_ids)
+
+    def token(self, index: int) -> int:
+        prompt = len(self.prompt_ids)
+        return self.prompt_ids[index] if index < prompt else self.output_ids[index - prompt]
+
+    def tokens(self, start: int, end: int) -> list[int]:
+        prompt = len(self.prompt_ids)
+        return [*self.prompt_ids[start:end], *self.output_ids[max(start - prompt, 0) : max(end - prompt, 0)]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request's share of a step (a run of tokens; the word follows the scheduler's table of rows).
+
+    Token t of the row has index start + t, except drafts of a tree, whose *position* is start + depth.
+    token_ids: known tokens, then drafts. num_drafts: how many at the end are drafts. parents: only for trees, per
+    draft: offset in the row of its parent token (drafts in a chain have none: parents is empty).
+    logits_from: offset in the row of the first token whose logits are wanted; len(token_ids) when none are.
+    sample: the last known token is reached, so this row yields output (drafts are verified with it).
+    no_write: the first token's KV is in a shared block already; compute its row, do not write.
+    """
+
+    request_id: str
+    slot: int
+    start: int
+    token_ids: tuple[int, ...]
+    logits_from: int
+    sample: bool
+    num_drafts: int = 0
+    parents: tuple[int, ...] = ()
+    no_write: bool = False
+    adapter: str = ""
+
+    @property
+    def num_logits(self) -> int:
+        return len(self.token_ids) - self.logits_from
+
+
+@dataclass(frozen=True, slots=True)
+class TableUpdate:
+    """Block-table entries of (slot, group) from block number `first` on are now `blocks`. 0 is the null block."""
+
+    slot: int
+    group: int
+    first: int
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KVCopy:
+    """Before anything else of the step: within `slot`, token `source`'s cache entries become token `target`'s."""
+
+    slot: int
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What one step does. Made by Scheduler.schedule, committed in order of `number`."""
+
+    number: int
+    rows: tuple[Row, ...]
+    copies: tuple[KVCopy, ...] = ()
+    tables: tuple[TableUpdate, ...] = ()
+    freed_slots: tuple[int, ...] = ()  # slots whose request is gone or preempted: per-slot state is dropped first
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(row.token_ids) for row in self.rows)
+
+    @property
+    def num_logits(self) -> int:
+        return sum(row.num_logits for row in self.rows)
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities at one position: (token id, logprob, rank from 1), the chosen token first, then the top n."""
+
+    entries: tuple[tuple[int, float, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """Per Row of the plan, same order. Filled by runner.finish.
+
+    token_ids: empty when the row does not sample; else the accepted drafts and one more token.
+    accepted: offsets in row.token_ids of the accepted drafts in path order (len(token_ids) - 1 of them).
+    logprobs: one per token in token_ids when asked for. prompt_logprobs: one per prompt row of this step when asked.
+    finite: False when a needed logits row holds NaN or infinity: the request fails and its blocks leave the cache.
+    draft_ids, draft_parents: what the drafter proposes for the next step (see Request).
+    """
+
+    token_ids: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    finite: bool = True
+    draft_ids: tuple[int, ...] = ()
+    draft_parents: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    number: int
+    rows: tuple[RowResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDelta:
+    """What leaves commit for one request. Exactly one delta per request carries a finish_reason, and it is the last."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    cached_tokens: int = 0
+    computed: int = 0
