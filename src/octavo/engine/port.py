@@ -1,0 +1,93 @@
+"""The port between faces (Python API, server) and the engine, which runs in a thread here or in a child process.
+
+Faces speak text; the engine speaks token ids only. Deltas arrive on a callback, in order, from a thread of the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from octavo.errors import CapacityError, ContextLengthError
+from octavo.request import Request, TokenDelta
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What faces and the capacity table need to know of the running engine. Sizes in bytes, load time in seconds."""
+
+    name: str
+    vocab_size: int
+    max_model_len: int
+    num_blocks: int  # usable blocks, the null block not counted
+    block_tokens: int
+    kv_bytes_per_token: int
+    weights_bytes: int
+    numerics: str
+    isa: str
+    threads: int
+    load_seconds: float
+
+    @property
+    def kv_tokens(self) -> int:
+        return self.num_blocks * self.block_tokens
+
+    def check(self, prompt_tokens: int, max_tokens: int | None) -> None:
+        """Refuses at once what can never run. Raises ContextLengthError, CapacityError with the numbers."""
+        wanted = prompt_tokens + (1 if max_tokens is None else max_tokens)
+        if prompt_tokens >= self.max_model_len + (max_tokens == 0):
+            raise ContextLengthError(
+                f"the prompt has {prompt_tokens} tokens, the context length is {self.max_model_len}: shorten it",
+                param="prompt",
+            )
+        if wanted > self.max_model_len:
+            raise ContextLengthError(
+                f"prompt ({prompt_tokens}) + max_tokens ({max_tokens}) = {wanted} exceeds the context length of "
+                f"{self.max_model_len}: shorten the prompt or lower max_tokens",
+                param="max_tokens",
+            )
+        if wanted > self.kv_tokens:
+            raise CapacityError(
+                f"{wanted} tokens exceed the KV cache of {self.kv_tokens} tokens: shorten the prompt, lower max_tokens "
+                "or raise --kv-memory",
+                param="prompt",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counters since start and gauges of now. Blocks: free + cached + used = total."""
+
+    running: int
+    waiting: int
+    blocks_total: int
+    blocks_free: int
+    blocks_cached: int
+    steps: int
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    preemptions: int
+
+
+Sink = Callable[[TokenDelta], None]
+
+
+class Engine(Protocol):
+    """Thread-safe. After `submit` returns, the sink gets exactly one delta with a finish_reason, the last."""
+
+    info: ModelInfo
+
+    def submit(self, request: Request, sink: Sink) -> None: ...
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request at any moment; unknown or finished ids are ignored."""
+
+    def finish(self, request_id: str, at_token: int, stop_reason: str) -> None:
+        """A stop string was found: the output ends after `at_token` tokens."""
+
+    def stats(self) -> EngineStats: ...
+
+    def close(self) -> None:
+        """Ends every stream and frees everything. Idempotent."""
