@@ -1,0 +1,62 @@
+"""Facts of the machine, read once: cores, instruction sets, memory within the container's limits."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+from octavo import _native
+from octavo.types import Machine
+
+_CGROUP_LIMITS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+@cache
+def cores() -> tuple[int, int]:
+    """(usable, physical among them): hyper-threads of one core count once."""
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    siblings = {_text(f"/sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list") or str(n) for n in usable}
+    return len(usable), len(siblings)
+
+
+def memory() -> tuple[int, int]:
+    """(total, free) bytes; the tighter of the machine and the control group. Free counts reclaimable page cache."""
+    fields = dict(line.split(":", 1) for line in (_text("/proc/meminfo") or "").splitlines())
+    total = _kib(fields.get("MemTotal"), 0)
+    free = _kib(fields.get("MemAvailable"), total)
+    for limit_path, usage_path in _CGROUP_LIMITS:
+        limit, usage = _text(limit_path), _text(usage_path)
+        if limit and usage and limit.isdigit() and int(limit) < total:
+            total = int(limit)
+            free = min(free, max(total - int(usage) + _cgroup_cache(Path(limit_path).parent), 0))
+    return total, free
+
+
+def read() -> Machine:
+    usable, physical = cores()
+    total, free = memory()
+    return Machine(usable, physical, tuple(_native.supported_isas()), total, free)
+
+
+def _cgroup_cache(folder: Path) -> int:
+    """Bytes of file cache that the control group could give back."""
+    for line in (_text(str(folder / "memory.stat")) or "").splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file"):
+            return int(value)
+    return 0
+
+
+def _kib(field: str | None, default: int) -> int:
+    return int(field.split()[0]) * 1024 if field else default
+
+
+def _text(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None
