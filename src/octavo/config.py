@@ -1,9 +1,13 @@
-"""Configuration, frozen after birth: what the engine is told (EngineConfig), what a checkpoint says (ModelConfig)."""
+"""What the engine is told: EngineConfig, frozen after birth. What a checkpoint says stands in model_config.py."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+from octavo.model_config import ModelConfig, RopeSpec
+
+__all__ = ["EngineConfig", "ModelConfig", "RopeSpec"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,8 +48,8 @@ class Builder:
         self.groups.setdefault(group.name, group)
         return group.name
 
-    def cache(self, group: str, name: str, elements: int, dtype: str = "bf16") -> str:
-        """A cache tensor of `elements` per token on `group`."""
+    def cache(self, group: str, name: str, elements: int, dtype: str = "f32") -> str:
+        """A cache tensor of `elements` per token on `group`; f32 until lowering says what the machine stores."""
         old = self.groups[group]
         tensors = (*old.tensors, CacheTensor(name, elements, dtype))
         self.groups[group] = KVGroup(old.name, old.rule, old.window, old.tail, tensors)
@@ -141,9 +141,22 @@ class Builder:
         return out
 
     def attention(
-        self, out: str, q: str, kv: str, *, cache_k: str, cache_v: str, heads: int, kv_heads: int, scale: float
+        self,
+        out: str,
+        q: str,
+        kv: str,
+        *,
+        cache_k: str,
+        cache_v: str,
+        heads: int,
+        kv_heads: int,
+        scale: float,
+        window: int = 0,
     ) -> str:
-        """act [T, H d]: causal attention of each row over its own request's cache, as far as its own index."""
+        """act [T, H d]: causal attention of each row over its own request's cache, as far as its own index.
+
+        window W > 0: only the last W keys, the row's own among them.
+        """
         return self._op(
             "attention",
             out,
@@ -155,6 +168,7 @@ class Builder:
             heads=heads,
             kv_heads=kv_heads,
             scale=scale,
+            window=window,
         )
 
     # ---- inside

@@ -1,0 +1,57 @@
+"""Architecture name -> family and switches: the one list of models that Octavo knows, by both formats' names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from octavo.errors import ConfigError
+from octavo.model_config import ModelConfig
+from octavo.models import llama
+from octavo.program.ir import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One member of a family. write: (config, switches, max_model_len) -> plain program."""
+
+    title: str
+    write: Callable[[ModelConfig, llama.Switches, int | None], Program]
+    switches: llama.Switches
+
+
+_LLAMA = Row("Llama", llama.program, llama.Switches(gguf_interleaved=True))
+_MISTRAL = Row("Mistral", llama.program, llama.Switches(qkv_bias=False, o_bias=False, window=4096))
+_QWEN2 = Row("Qwen2", llama.program, llama.Switches(qkv_bias=True, o_bias=False))
+_QWEN3 = Row("Qwen3", llama.program, llama.Switches(qk_norm=True))
+_SMOLLM3 = Row(
+    "SmolLM3", llama.program, llama.Switches(tied=True, theta=2e6, no_rope_interval=4, gguf_interleaved=True)
+)
+
+# Names of config.json, then of GGUF's general.architecture (Mistral and SmolLM2 are "llama" there).
+ROWS: Mapping[str, Row] = {
+    "LlamaForCausalLM": _LLAMA,
+    "MistralForCausalLM": _MISTRAL,
+    "Qwen2ForCausalLM": _QWEN2,
+    "Qwen3ForCausalLM": _QWEN3,
+    "SmolLM3ForCausalLM": _SMOLLM3,
+    "llama": _LLAMA,
+    "qwen2": _QWEN2,
+    "qwen3": _QWEN3,
+    "smollm3": _SMOLLM3,
+}
+
+
+def row_for(config: ModelConfig) -> Row:
+    row = ROWS.get(config.architecture)
+    if row is None:
+        raise ConfigError(
+            f"architecture {config.architecture} is not one of {', '.join(sorted(ROWS))}", param="architectures"
+        )
+    return row
+
+
+def program_for(config: ModelConfig, max_model_len: int | None = None) -> Program:
+    """The plain program of a checkpoint. Raises ConfigError for an architecture that no family here covers."""
+    row = row_for(config)
+    return row.write(config, row.switches, max_model_len)

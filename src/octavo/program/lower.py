@@ -1,0 +1,196 @@
+"""Lowering: pure passes from the plain program to the one that a machine runs: bind -> quantize -> fuse.
+
+Each pass returns a Program that the reference executor runs; a fused operator carries the plain ones it stands for as
+`parts`. Rounding changes in one place only: the explicit quantize operators and the storage type of the KV caches.
+The lowered operators, with their inputs, weights and attributes: docs/program.md. Layout, arena and encoding follow
+in the native executor's passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from octavo.errors import ConfigError, EngineError
+from octavo.program.ir import Buffer, DType, Op, Program, Scalar
+from octavo.types import CacheTensor, KVGroup
+
+
+def lower(program: Program, kinds: Mapping[str, str], stored_bytes: Mapping[str, int] | None = None) -> Program:
+    """All passes, with bf16 activations and bf16 caches."""
+    return fuse(quantize(bind(program, kinds, stored_bytes)))
+
+
+def bind(program: Program, kinds: Mapping[str, str], stored_bytes: Mapping[str, int] | None = None) -> Program:
+    """Says what each weight is held as (f32, bf16, i8, u4) and, where known, in how many bytes."""
+    _expect(program, "plain", "bind")
+    weights = {}
+    for name, weight in program.weights.items():
+        if name not in kinds:
+            raise ConfigError(f"weight {name} has no kind", param=name)
+        weights[name] = replace(weight, kind=kinds[name], stored_bytes=(stored_bytes or {}).get(name))
+    return replace(program, weights=weights, stage="bound")
+
+
+def quantize(program: Program, activations: str = "bf16") -> Program:
+    """Puts a quantize before the input of every linear, once a value, and stores K and V in the same type.
+
+    A value declared `act` keeps its name for the quantized form; what was computed in f32 becomes "NAME.f32".
+    """
+    _expect(program, "bound", "quantize")
+    if activations != "bf16":
+        raise ConfigError(f"activations {activations!r}: bf16 is the one kind", param="activations")
+    eaten = {op.ins[0] for op in program.ops if op.kind == "linear"}
+    buffers = dict(program.buffers)
+    full, eats = {}, {}  # value -> name of its f32 form, name of its quantized form
+    for name in sorted(eaten):
+        old = buffers[name]
+        keeps = old.dtype == "act" and old.kind == "value"
+        full[name], eats[name] = (f"{name}.f32", name) if keeps else (name, f"{name}.act")
+        buffers[full[name]] = replace(old, name=full[name], dtype="f32")
+        buffers[eats[name]] = Buffer(eats[name], old.shape, "bf16")
+    ops: list[Op] = []
+    ready: set[str] = set()
+    for op in program.ops:
+        if op.kind == "linear" and op.ins[0] not in ready:
+            name = op.ins[0]
+            ops.append(Op("quantize", (full[name],), (eats[name],), (), {"kind": activations}))
+            ready.add(name)
+        ins = tuple((eats if op.kind == "linear" else full).get(name, name) for name in op.ins)
+        ops.append(replace(op, ins=ins, outs=tuple(full.get(name, name) for name in op.outs)))
+    for name, buffer in buffers.items():
+        if buffer.dtype == "act":
+            buffers[name] = replace(buffer, dtype="f32")
+    program = replace(program, ops=tuple(ops), buffers=buffers, stage="quantized")
+    return store_caches(program, activations)
+
+
+def store_caches(program: Program, dtype: str) -> Program:
+    """The same program with every cache tensor stored as `dtype`."""
+    groups = tuple(
+        KVGroup(
+            group.name,
+            group.rule,
+            group.window,
+            group.tail,
+            tuple(CacheTensor(tensor.name, tensor.elements, dtype) for tensor in group.tensors),
+        )
+        for group in program.groups
+    )
+    stored: DType = "bf16" if dtype == "bf16" else "f32"
+    buffers = {
+        name: replace(buffer, dtype=stored) if buffer.kind == "cache" else buffer
+        for name, buffer in program.buffers.items()
+    }
+    return replace(program, groups=groups, buffers=buffers)
+
+
+def fuse(program: Program) -> Program:
+    """Joins the listed patterns; a value vanishes only if nothing else reads it and it is no export."""
+    _expect(program, "quantized", "fuse")
+    graph = _Graph(program)
+    for pattern in (_gate_up, _norm, _attention, _linear_add, _qkv):
+        graph.rewrite(pattern)
+    written = {name for op in graph.ops for name in op.outs}
+    kept = {n: b for n, b in program.buffers.items() if b.kind != "value" or n in written}
+    return replace(program, ops=tuple(graph.ops), buffers=kept, stage="fused")
+
+
+class _Graph:
+    """The operators of one program with who writes and who reads each value."""
+
+    def __init__(self, program: Program) -> None:
+        self.ops = list(program.ops)
+        self.buffers = program.buffers
+        self._index()
+
+    def _index(self) -> None:
+        self.writer = {name: op for op in self.ops for name in op.outs}
+        self.readers: dict[str, list[Op]] = {}
+        for op in self.ops:
+            for name in op.ins:
+                self.readers.setdefault(name, []).append(op)
+
+    def only(self, name: str, kind: str) -> Op | None:
+        """The operator of `kind` that writes `name`, if the value has one reader and is kept for nobody."""
+        op = self.writer.get(name)
+        if op is None or op.kind != kind or self.buffers[name].kind != "value":
+            return None
+        return op if len(self.readers.get(name, ())) == 1 else None
+
+    def rewrite(self, pattern: Callable[[_Graph, Op], _Match | None]) -> None:
+        """Replaces every match by its fused operator."""
+        gone: set[int] = set()
+        fused: dict[int, Op] = {}
+        for op in self.ops:
+            match = None if id(op) in gone else pattern(self, op)
+            if match is not None:
+                gone.update(id(part) for part in match.fused.parts)
+                fused[id(match.place)] = match.fused
+        self.ops = [fused.get(id(op), op) for op in self.ops if id(op) not in gone or id(op) in fused]
+        self._index()
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """A fused operator and the part in whose place it stands: its inputs are written before, its readers follow."""
+
+    fused: Op
+    place: Op
+
+
+def _join(kind: str, parts: tuple[Op, ...], ins: tuple[str, ...], attrs: Mapping[str, Scalar], place: Op) -> _Match:
+    """Weights: the matrices of the parts in order, then their biases."""
+    leaves = [part for part in parts if part.weights]
+    weights = [op.weights[0] for op in leaves] + [name for op in leaves for name in op.weights[1:]]
+    last = parts if kind == "fused.qkv" else parts[-1:]
+    return _Match(Op(kind, ins, tuple(op.outs[0] for op in last), tuple(weights), dict(attrs), parts), place)
+
+
+def _norm(graph: _Graph, op: Op) -> _Match | None:
+    """norm, quantize."""
+    norm = graph.only(op.ins[0], "norm") if op.kind == "quantize" else None
+    return None if norm is None else _join("fused.norm", (norm, op), norm.ins, norm.attrs, op)
+
+
+def _attention(graph: _Graph, op: Op) -> _Match | None:
+    """attention, quantize."""
+    attention = graph.only(op.ins[0], "attention") if op.kind == "quantize" else None
+    return None if attention is None else _join("fused.attention", (attention, op), attention.ins, attention.attrs, op)
+
+
+def _gate_up(graph: _Graph, op: Op) -> _Match | None:
+    """linear, linear, glu, quantize, both linears over one input and without bias."""
+    glu = graph.only(op.ins[0], "glu") if op.kind == "quantize" else None
+    if glu is None:
+        return None
+    gate, up = (graph.only(name, "linear") for name in glu.ins)
+    if gate is None or up is None or gate.ins != up.ins or len(gate.weights) + len(up.weights) != 2:
+        return None
+    return _join("fused.gate_up", (gate, up, glu, op), gate.ins, glu.attrs, op)
+
+
+def _linear_add(graph: _Graph, op: Op) -> _Match | None:
+    """linear, add; ins (what the linear eats, addend)."""
+    if op.kind != "add" or op.ins[0] == op.ins[1]:
+        return None
+    for name, addend in (op.ins[::-1], op.ins):
+        linear = graph.only(name, "linear")
+        if linear is not None:
+            return _join("fused.linear_add", (linear, op), (linear.ins[0], addend), {}, op)
+    return None
+
+
+def _qkv(graph: _Graph, op: Op) -> _Match | None:
+    """Exactly three linears over one input, all with a bias or none."""
+    if op.kind != "linear":
+        return None
+    linears = tuple(other for other in graph.readers[op.ins[0]] if other.kind == "linear")
+    if len(linears) != 3 or len({len(linear.weights) for linear in linears}) != 1:
+        return None
+    return _join("fused.qkv", linears, op.ins, {}, linears[0])
+
+
+def _expect(program: Program, stage: str, name: str) -> None:
+    if program.stage != stage:
+        raise EngineError(f"{program.name}: {name} takes a {stage} program, not a {program.stage} one")
