@@ -1,0 +1,75 @@
+"""The port between the runner and a drafter: what it declares before load, what it sees of a step, what it answers.
+
+A drafter runs its own programs in the target's session: they share the block tables, the thread pool and the header's
+layout, and hang their own cache tensors on the target's groups (builder.group with the same name and rule). Whatever it
+proposes, the text is the target's: a draft is accepted only where it equals the token that the target samples.
+
+    declared     programs, taps, max_draft, hit_backoff, tensor(weight)
+    each step    extend(session, rows)   the target has run and sampled: take note of its rows, its exports
+                 propose(session, rows)  one Proposal per row that sampled
+    the end      forget(request_id)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from octavo.program.ir import Program, Weight
+from octavo.request import Request, Row, RowResult
+from octavo.weights.kinds import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRow:
+    """One row of the step. `begin`: the step row of its first token, for taking the target's exports.
+
+    result.token_ids is what commit will append (empty when the row does not sample); the last of them is not in any
+    cache yet. result.accepted: offsets in row.token_ids of the accepted drafts.
+    """
+
+    request: Request
+    row: Row
+    begin: int
+    result: RowResult
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Draft tokens after the last sampled one. parents: empty for a chain, else as Request.draft_parents."""
+
+    token_ids: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+
+
+class DraftSession(Protocol):
+    """What a drafter may do with the machine, between the target's run and the next."""
+
+    def run(self, program: str, rows: Sequence[Row], source_rows: Sequence[int] = ()) -> None:
+        """One run of a drafter's program over `rows`; source_rows: per token, the row of the export to take.
+
+        Writes caches at the rows' indices only; the target's reservation covers the rows of the step and `max_draft`
+        tokens more.
+        """
+
+    def view(self, name: str) -> Any:
+        """An export as a numpy float32 array [rows, width], valid until the program that writes it runs again."""
+
+
+class Drafter(Protocol):
+    programs: Mapping[str, Program]  # opened beside "target"; weight names are shared with it when declarations agree
+    taps: tuple[str, ...]  # values of the target that have to be exports
+    max_draft: int  # most drafts a row may carry
+    hit_backoff: int  # tokens at the end of a prefix hit that are computed again, so that taps exist
+
+    def tensor(self, weight: Weight) -> Tensor | None:
+        """A weight of the drafter's own; None for those that stand in the target's checkpoint."""
+
+    def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None: ...
+
+    def propose(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[Proposal]:
+        """Per row, in order."""
+
+    def forget(self, request_id: str) -> None:
+        """The request has ended; unknown ids are ignored."""

@@ -1,0 +1,80 @@
+"""How large the KV cache is, and what fits in it: arithmetic in bytes and tokens, shown to users as one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.errors import ResourceError
+
+CACHE_SHARE = 0.6  # of the memory that is free once the weights are in
+SHORT, MIDDLE = 1024, 4096  # contexts that the table speaks of, beside the full one
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What sizes the cache. Bytes; memory_free is what is left before the weights are loaded."""
+
+    block_bytes: int
+    block_tokens: int
+    weights_bytes: int
+    memory_free: int
+    max_num_seqs: int
+    max_model_len: int
+
+
+def usable_blocks(demand: Demand, *, kv_memory: int | None = None, num_blocks: int | None = None) -> int:
+    """Blocks for tokens (the null block comes on top). num_blocks wins over kv_memory, which wins over free memory.
+
+    Never more than max_num_seqs requests of max_model_len could use. Raises ResourceError when not one request fits.
+    """
+    if num_blocks is not None:
+        if num_blocks < 1:
+            raise ResourceError(f"num_blocks must be at least 1, not {num_blocks}", param="num_blocks")
+        return num_blocks
+    per_request = -(-demand.max_model_len // demand.block_tokens)
+    spare = demand.memory_free - demand.weights_bytes
+    memory = kv_memory if kv_memory is not None else int(CACHE_SHARE * max(0, spare))
+    blocks = min(memory // demand.block_bytes - 1, demand.max_num_seqs * per_request)
+    if blocks < 1:
+        raise ResourceError(
+            f"no room for the KV cache: a block takes {demand.block_bytes} bytes, {memory} are left to it beside "
+            f"{demand.weights_bytes} of weights: raise --kv-memory or take a smaller model"
+        )
+    return blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The capacity table. Bytes and tokens; `requests`: context length -> requests that can run at once."""
+
+    weights_bytes: int
+    kv_bytes_per_token: int
+    kv_tokens: int
+    requests: dict[int, int]
+
+    @classmethod
+    def of(
+        cls, *, weights_bytes: int, kv_bytes_per_token: int, num_blocks: int, block_tokens: int, max_model_len: int
+    ) -> Capacity:
+        contexts = sorted({min(context, max_model_len) for context in (SHORT, MIDDLE, max_model_len)})
+        requests = {context: num_blocks // -(-context // block_tokens) for context in contexts}
+        return cls(weights_bytes, kv_bytes_per_token, num_blocks * block_tokens, requests)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """(what, how much), ready to print."""
+        table = [
+            ("weights", size(self.weights_bytes)),
+            ("KV bytes per token", f"{self.kv_bytes_per_token:,}"),
+            ("tokens that fit", f"{self.kv_tokens:,}"),
+        ]
+        return [*table, *((f"requests at {context:,} tokens", f"{n:,}") for context, n in self.requests.items())]
+
+
+def size(amount: int) -> str:
+    """Bytes for people, in powers of 1024."""
+    value, unit = float(amount), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{amount} B" if unit == "B" else f"{value:.1f} {unit}"

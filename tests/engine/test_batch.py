@@ -1,0 +1,80 @@
+"""The header says what the plan says: checked against a slow filling, field by field, on random plans."""
+
+import random
+
+import numpy as np
+import pytest
+
+from octavo.program.header import FIELDS, FLAG_NO_WRITE, VERSION, offsets
+from octavo.request import KVCopy, Row, TableUpdate
+from octavo.runner.batch import HeaderWriter
+
+
+def slow_fields(rows, copies, tables, source_rows):
+    """Token by token, straight from the meaning of each field."""
+    out = {name: [] for name in FIELDS}
+    out["row_begin"].append(0)
+    for n, row in enumerate(rows):
+        begin = out["row_begin"][-1]
+        first_draft = len(row.token_ids) - row.num_drafts
+        for t, token in enumerate(row.token_ids):
+            parent, position = -1, row.start + t
+            if row.parents and t >= first_draft:
+                parent = begin + row.parents[t - first_draft]
+                position = out["position"][parent] + 1
+            out["token"].append(token)
+            out["position"].append(position)
+            out["index"].append(row.start + t)
+            out["request"].append(n)
+            out["adapter"].append(0)
+            out["flags"].append(FLAG_NO_WRITE if row.no_write and t == 0 else 0)
+            out["parent"].append(parent)
+            out["source_row"].append(source_rows[len(out["source_row"])] if source_rows else 0)
+            if t >= row.logits_from:
+                out["logit_row"].append(begin + t)
+        out["slot"].append(row.slot)
+        out["context"].append(row.start)
+        out["row_begin"].append(begin + len(row.token_ids))
+    for copy in copies:
+        out["copies"] += [copy.slot, copy.source, copy.target]
+    for update in tables:
+        out["tables"] += [update.slot, update.group, update.first, len(update.blocks), *update.blocks]
+    return out
+
+
+def random_row(rng, slot):
+    kind = rng.choice(["decode", "chunk", "chain", "tree", "again"])
+    start = rng.randrange(1000)
+    if kind == "decode":
+        return Row(f"r{slot}", slot, start, (rng.randrange(99),), 0, True)
+    if kind == "again":
+        return Row(f"r{slot}", slot, start, (rng.randrange(99),), 0, True, no_write=True)
+    tokens = tuple(rng.randrange(99) for _ in range(rng.randint(4, 9)))
+    if kind == "chunk":
+        return Row(f"r{slot}", slot, start, tokens, rng.randint(0, len(tokens)), False)
+    drafts = len(tokens) - 2
+    parents = ()
+    if kind == "tree":
+        parents = tuple(rng.randint(1, 1 + d) for d in range(drafts))
+    return Row(f"r{slot}", slot, start, tokens, 1, True, num_drafts=drafts, parents=parents)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_header_equals_slow_filling(seed):
+    rng = random.Random(seed)
+    writer = HeaderWriter(8, 4, 2)  # small, so that it has to grow
+    for _ in range(3):  # a writer keeps nothing of the step before
+        rows = [random_row(rng, slot) for slot in range(rng.randint(1, 12))]
+        copies = [KVCopy(rng.randrange(9), rng.randrange(99), rng.randrange(99)) for _ in range(rng.randrange(3))]
+        tables = [TableUpdate(s, 0, rng.randrange(9), tuple(range(rng.randint(1, 5)))) for s in range(rng.randrange(4))]
+        tokens = sum(len(row.token_ids) for row in rows)
+        sources = [rng.randrange(50) for _ in range(tokens)] if rng.random() < 0.5 else []
+        header = writer.write(rows, copies=copies, tables=tables, source_rows=sources)
+        expected = slow_fields(rows, copies, tables, sources)
+        words = len(expected["tables"])
+        wanted = sum(row.num_logits for row in rows)
+        assert header[:6].tolist() == [VERSION, tokens, wanted, len(rows), len(copies), words]
+        where = offsets(tokens, wanted, len(rows), len(copies), words)
+        assert {name: header[b:e].tolist() for name, (b, e) in where.items()} == expected
+        assert len(header) == max(e for _, e in where.values())
+        assert header.dtype == np.int32 and header.flags.c_contiguous
