@@ -1,0 +1,159 @@
+"""The loop: the only thread that touches the scheduler and the runner. Commands come in, updates go out.
+
+    inbox --> obey --> schedule --> launch ... finish --> commit --> emit
+                       '---- up to `depth` plans outstanding ----'
+
+Idle, it sleeps on its inbox. A fault inside a turn ends every request with an error and stops the engine for good.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from octavo.engine.port import EngineStats
+from octavo.engine.wire import Abort, Close, Command, Fault, Finish, Submit, Update
+from octavo.errors import EngineError, OctavoError
+from octavo.request import Request, StepPlan, StepResult, TokenDelta
+
+Emit = Callable[[Update], None]
+
+
+class StepScheduler(Protocol):
+    """What the loop asks of policy.Scheduler."""
+
+    @property
+    def has_work(self) -> bool: ...
+    def add(self, request: Request) -> None: ...
+    def abort(self, request_id: str) -> TokenDelta | None: ...
+    def finish(self, request_id: str, at_token: int, reason: str) -> TokenDelta | None: ...
+    def schedule(self, now: float) -> StepPlan: ...
+    def commit(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]: ...
+
+
+class StepRunner(Protocol):
+    """What the loop asks of runner.Runner."""
+
+    def add(self, request: Request) -> None: ...
+    def forget(self, request_id: str) -> None: ...
+    def launch(self, plan: StepPlan) -> None: ...
+    def finish(self) -> StepResult: ...
+    def close(self) -> None: ...
+
+
+class EngineLoop:
+    """`post` from any thread; `run` in the thread that owns the engine, until Close or a fault."""
+
+    def __init__(
+        self,
+        scheduler: StepScheduler,
+        runner: StepRunner,
+        stats: Callable[[], EngineStats],
+        emit: Emit,
+        *,
+        depth: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._stats = stats
+        self._emit = emit
+        self._depth = depth
+        self._clock = clock
+        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._flight: deque[StepPlan] = deque()  # launched, not committed, in plan order
+        self._open: set[str] = set()  # requests that have not had their last delta
+        self._deltas: list[TokenDelta] = []  # of this turn
+        self._closing = False
+
+    def post(self, command: Command) -> None:
+        self._inbox.put(command)
+
+    def run(self) -> None:
+        """Turns until Close. Whatever happens, the last update leaves no request open."""
+        try:
+            while not self._closing:
+                self.turn()
+            self._drain()
+            self._emit_update(None)
+        except Exception as error:
+            self._end_all(str(error) or type(error).__name__)
+            self._emit_update(Fault.of(error))
+        finally:
+            self._runner.close()
+
+    def turn(self) -> None:
+        """One step of the engine, or one sleep until a command comes."""
+        self._obey()
+        if self._closing:
+            return
+        while len(self._flight) < self._depth and (plan := self._scheduler.schedule(self._clock())):
+            self._runner.launch(plan)
+            self._flight.append(plan)
+        if self._flight:
+            self._commit(self._flight.popleft())
+        elif self._scheduler.has_work:
+            raise EngineError("requests wait, none runs and nothing can wake them: the scheduler has stalled")
+        self._emit_update(None)
+
+    # ---- inside a turn
+    def _obey(self) -> None:
+        """Takes every command that is there; waits for one when there is nothing else to do."""
+        idle = not self._flight and not self._scheduler.has_work
+        while not self._closing:
+            try:
+                command = self._inbox.get(block=idle)
+            except queue.Empty:
+                return
+            idle = False
+            match command:
+                case Submit(request):
+                    self._add(request)
+                case Abort(request_id):
+                    self._deliver(self._scheduler.abort(request_id))
+                case Finish(request_id, at_token, stop_reason):
+                    self._deliver(self._scheduler.finish(request_id, at_token, stop_reason))
+                case Close():
+                    self._closing = True
+
+    def _add(self, request: Request) -> None:
+        """A request that is refused ends here with an error that says why. Ids are unique: the engine sees to it."""
+        request.arrival = self._clock()
+        self._open.add(request.id)
+        self._runner.add(request)
+        try:
+            self._scheduler.add(request)
+        except OctavoError as error:
+            self._deliver(TokenDelta(request.id, (), finish_reason="error", stop_reason=error.message))
+
+    def _commit(self, plan: StepPlan) -> None:
+        for delta in self._scheduler.commit(plan, self._runner.finish()):
+            self._deliver(delta)
+
+    def _deliver(self, delta: TokenDelta | None) -> None:
+        if delta is None or delta.request_id not in self._open:
+            return
+        self._deltas.append(delta)
+        if delta.finish_reason is not None:
+            self._open.discard(delta.request_id)
+            self._runner.forget(delta.request_id)
+
+    def _emit_update(self, fault: Fault | None) -> None:
+        deltas, self._deltas = tuple(self._deltas), []
+        self._emit(Update(deltas, self._stats(), fault))
+
+    def _drain(self) -> None:
+        """Ends every request and commits what is in flight, so that every block comes home."""
+        for request_id in tuple(self._open):
+            self._deliver(self._scheduler.abort(request_id))
+        while self._flight:
+            self._commit(self._flight.popleft())
+
+    def _end_all(self, message: str) -> None:
+        """After a fault neither scheduler nor runner is asked again."""
+        for request_id in sorted(self._open):
+            self._deltas.append(TokenDelta(request_id, (), finish_reason="error", stop_reason=message))
+        self._open.clear()
