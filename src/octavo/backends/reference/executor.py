@@ -1,0 +1,127 @@
+"""The reference executor: runs a program of any stage in torch, one operator after another, over paged caches.
+
+It is the specification of every operator and the oracle of the native ones. float32 runs the plain program; bfloat16
+runs the lowered one through its `parts`, in float32 with rounding exactly where that program says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from octavo.backends.port import Limits, WeightStream
+from octavo.backends.reference.operators import OPERATORS
+from octavo.backends.reference.step import Pages, PageShape, Step, block_bytes
+from octavo.backends.reference.tensors import to_float
+from octavo.errors import EngineError, UnsupportedError
+from octavo.program.ir import Program
+from octavo.program.lower import bind, lower
+from octavo.types import Numerics
+
+VERSION = 1
+
+
+class ReferenceExecutor:
+    """See backends/port.py. dtype: float32 | bfloat16."""
+
+    name = "reference"
+
+    def __init__(self, dtype: str = "float32") -> None:
+        self.dtype = dtype
+
+    def lower(self, program: Program, kinds: Mapping[str, str]) -> Program:
+        return bind(program, kinds) if self.dtype == "float32" else lower(program, kinds)
+
+    def block_bytes(self, programs: Mapping[str, Program], block_tokens: int) -> int:
+        return block_bytes(_sizes(programs), block_tokens)
+
+    def open(
+        self,
+        programs: Mapping[str, Program],
+        weights: Callable[[], WeightStream],
+        limits: Limits,
+        *,
+        threads: int,
+        isa: str | None = None,
+    ) -> ReferenceSession:
+        """Raises UnsupportedError for an operator that has no function here. threads: torch's, process-wide."""
+        for program in programs.values():
+            for kind in {leaf.kind for op in program.ops for leaf in op.parts or (op,)}:
+                if kind not in OPERATORS:
+                    raise UnsupportedError(f"{program.name}: the reference executor has no operator {kind}")
+        torch.set_num_threads(threads)
+        held = {name: to_float(tensor) for name, tensor in weights()}
+        return ReferenceSession(programs, held, limits)
+
+
+class ReferenceSession:
+    """See backends/port.py."""
+
+    def __init__(self, programs: Mapping[str, Program], weights: Mapping[str, torch.Tensor], limits: Limits) -> None:
+        self.programs = dict(programs)
+        self.weights = dict(weights)
+        self.numerics = _numerics(programs)
+        self.exports: dict[str, torch.Tensor] = {}
+        shape = PageShape(limits.num_blocks, limits.block_tokens, limits.max_seqs, limits.max_blocks)
+        self.pages = Pages(_sizes(programs), _groups(programs), shape)
+        for program in self.programs.values():
+            for name, weight in program.weights.items():
+                if name not in self.weights:
+                    raise EngineError(f"{program.name}: weight {name} was not given")
+                if tuple(self.weights[name].shape) != weight.shape:
+                    raise EngineError(f"{name}: weight is {tuple(self.weights[name].shape)}, not {weight.shape}")
+
+    @torch.no_grad()
+    def run(self, program: str, header: Any) -> None:
+        step = Step.parse(header)
+        self.pages.update(step.fields["tables"].tolist())
+        self.pages.copy(step.fields["copies"].tolist())
+        chosen = self.programs[program]
+        values = {**self.exports, **step.fields}
+        for op in chosen.ops:
+            for leaf in op.parts or (op,):
+                ins = [values[name] for name in leaf.ins if not _is_token(chosen, name)]
+                weights = [self.weights[name] for name in leaf.weights]
+                result = OPERATORS[leaf.kind](leaf, ins, weights, step, self.pages)
+                if result is not None:
+                    values[leaf.outs[0]] = result
+        self.exports.update({name: values[name] for name in chosen.exports})
+
+    def view(self, name: str) -> Any:
+        return self.exports[name].numpy()
+
+    def cache_bytes(self) -> Any:
+        return self.pages.memory.numpy()
+
+    def close(self) -> None:
+        self.weights.clear()
+        self.exports.clear()
+
+
+def _is_token(program: Program, name: str) -> bool:
+    """A token value orders operators and holds nothing. Values inside a fused operator have no buffer."""
+    return name in program.buffers and program.buffers[name].dtype == "token"
+
+
+def _sizes(programs: Mapping[str, Program]) -> dict[str, tuple[int, str]]:
+    """Cache tensor -> (elements per token, dtype), over all programs."""
+    groups = [group for program in programs.values() for group in program.groups]
+    if any(group.rule == "state" for group in groups):
+        raise UnsupportedError("the reference executor has no recurrent state")
+    return {tensor.name: (tensor.elements, tensor.dtype) for group in groups for tensor in group.tensors}
+
+
+def _groups(programs: Mapping[str, Program]) -> dict[str, int]:
+    """Cache tensor -> group number: groups of all programs by name, in order of first appearance."""
+    groups = [group for program in programs.values() for group in program.groups]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(group.name for group in groups))}
+    return {tensor.name: numbers[group.name] for group in groups for tensor in group.tensors}
+
+
+def _numerics(programs: Mapping[str, Program]) -> Numerics:
+    kinds = {weight.kind for program in programs.values() for weight in program.weights.values()}
+    rounded = any(program.stage in ("quantized", "fused") for program in programs.values())
+    name = "bf16" if rounded else "f32"
+    return Numerics("reference", tuple(sorted(kind or "unbound" for kind in kinds)), name, name, "torch-cpu", VERSION)

@@ -1,0 +1,164 @@
+"""The meaning of every operator, in torch: one function each, in float32, rounding only where the program says so.
+
+A function gets its operator, its inputs and weights as tensors and the step; it returns what the operator writes.
+Legend: T tokens, H query heads, K KV heads, d head size, S keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from octavo.backends.reference.step import Pages, Step
+from octavo.program.ir import Op
+
+Values = Sequence[torch.Tensor]
+Result = torch.Tensor | None
+Function = Callable[[Op, Values, Values, Step, Pages], Result]
+
+
+def embed(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
+    return weights[0][ins[0]] * _attr(op, "scale")
+
+
+def take(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
+    return ins[0][ins[1]]
+
+
+def norm(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
+    """RMS over the row, or over each head's share of it."""
+    x = ins[0]
+    grouped = x.reshape(len(x), max(_attr(op, "heads"), 1), -1)
+    scaled = grouped * torch.rsqrt(grouped.pow(2).mean(-1, keepdim=True) + _attr(op, "eps"))
+    weight = 1 + weights[0] if op.attrs["order"] == "gemma" else weights[0]
+    return (scaled * weight).reshape(x.shape)
+
+
+def linear(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
+    return functional.linear(ins[0], *weights)
+
+
+def add(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
+    return ins[0] + ins[1]
+
+
+def concat(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
+    return torch.cat(tuple(ins), dim=-1)
+
+
+def glu(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
+    gate, up = ins
+    if op.attrs["act"] == "silu":
+        return functional.silu(gate) * up
+    return functional.gelu(gate, approximate="tanh") * up
+
+
+def quantize(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
+    """Round to nearest even; the value stays in a float32 tensor."""
+    return ins[0].bfloat16().float()
+
+
+def rope_angles(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
+    angles = ins[0].float()[:, None] * torch.tensor(op.attrs["inv_freq"], dtype=torch.float32)
+    return torch.cat((angles.cos(), angles.sin()), dim=-1) * _attr(op, "factor")
+
+
+def rope(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
+    """Rotates the pairs (i, i + rotary / 2) of each head."""
+    x, half = _heads(ins[0], _attr(op, "heads")), _attr(op, "rotary") // 2
+    cos, sin = ins[1][:, None, :half], ins[1][:, None, half:]
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1).flatten(1)
+
+
+def kv_write(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
+    rows = step.written()
+    slot = step.fields["slot"][step.fields["request"][rows]]
+    index = step.fields["index"][rows]
+    for name, values in zip(("cache_k", "cache_v"), ins, strict=True):
+        pages.write(_attr(op, name), slot, index, values[rows])
+    return None
+
+
+def attention(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
+    """Each row over its own request's cache: keys up to its index, or its path in a tree of drafts."""
+    q = _heads(ins[0], _attr(op, "heads"))
+    out = torch.empty_like(q)
+    parent, index = step.fields["parent"], step.fields["index"]
+    for request in range(step.requests):
+        rows = torch.arange(step.tokens)[step.rows(request)]
+        slot = step.fields["slot"][request]
+        plain = rows[parent[rows] < 0]
+        if len(plain):
+            out[plain] = _causal(op, q[plain], index[plain], slot, pages)
+        for row in rows[parent[rows] >= 0].tolist():
+            keys = torch.tensor(step.path(row))
+            out[row] = _along(op, q[row], keys, slot, pages)
+    return out.flatten(1)
+
+
+def _causal(op: Op, q: torch.Tensor, index: torch.Tensor, slot: torch.Tensor, pages: Pages) -> torch.Tensor:
+    """[n, H, d]; only keys that some row sees are read, so that stale entries never enter a product."""
+    window = _attr(op, "window")
+    first = max(0, int(index.min()) - window + 1) if window else 0
+    keys = torch.arange(first, int(index.max()) + 1)
+    visible = keys <= index[:, None]
+    if window:
+        visible &= keys > index[:, None] - window
+    k, v = _read(op, keys, slot, pages)
+    return _mix(op, q, k, v, visible)
+
+
+def _along(op: Op, q: torch.Tensor, keys: torch.Tensor, slot: torch.Tensor, pages: Pages) -> torch.Tensor:
+    """[H, d] of one row over an ordered list of keys."""
+    if _attr(op, "window"):
+        keys = keys[-_attr(op, "window") :]
+    k, v = _read(op, keys, slot, pages)
+    return _mix(op, q[None], k, v, torch.ones((1, len(keys)), dtype=torch.bool))[0]
+
+
+def _read(op: Op, keys: torch.Tensor, slot: torch.Tensor, pages: Pages) -> tuple[torch.Tensor, torch.Tensor]:
+    """k and v, float32 [K, S, d]."""
+    slots, kv_heads = slot.expand(len(keys)), _attr(op, "kv_heads")
+    k, v = (pages.read(_attr(op, name), slots, keys).float() for name in ("cache_k", "cache_v"))
+    return _heads(k, kv_heads).transpose(0, 1), _heads(v, kv_heads).transpose(0, 1)
+
+
+def _mix(op: Op, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    """softmax(scale q k^T) v; query heads h of one KV head stand together: head h reads KV head h K / H."""
+    rows, heads, width = q.shape
+    grouped = q.transpose(0, 1).reshape(len(k), -1, width)
+    scores = (grouped @ k.transpose(1, 2) * _attr(op, "scale")).reshape(len(k), heads // len(k), rows, -1)
+    weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+    return (weights.flatten(1, 2) @ v).reshape(heads, rows, width).transpose(0, 1)
+
+
+def _heads(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """[T, heads, d]"""
+    return x.reshape(len(x), heads, -1)
+
+
+def _attr(op: Op, name: str) -> Any:
+    return op.attrs[name]
+
+
+OPERATORS: dict[str, Function] = {
+    function.__name__: function
+    for function in (
+        embed,
+        take,
+        norm,
+        linear,
+        add,
+        concat,
+        glu,
+        quantize,
+        rope_angles,
+        rope,
+        kv_write,
+        attention,
+    )
+}

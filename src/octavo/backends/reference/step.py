@@ -1,0 +1,123 @@
+"""One step as the reference sees it: the header's fields as tensors, and where each token's cache entry lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from octavo.errors import EngineError
+from octavo.program.header import FLAG_NO_WRITE, NUM_SCALARS, VERSION, offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """T tokens of N requests with R logit rows. fields: header name -> int64 tensor."""
+
+    fields: Mapping[str, torch.Tensor]
+    tokens: int
+    requests: int
+
+    @classmethod
+    def parse(cls, header: np.ndarray) -> Step:
+        version, tokens, rows, requests, copies, words = (int(word) for word in header[:NUM_SCALARS])
+        where = offsets(tokens, rows, requests, copies, words)
+        if version != VERSION or header.shape != (where["tables"][1],):
+            raise EngineError(f"step header of {header.shape} words, version {version}, does not fit its own counts")
+        whole = torch.from_numpy(header.astype(np.int64))
+        return cls({name: whole[begin:end] for name, (begin, end) in where.items()}, tokens, requests)
+
+    def rows(self, request: int) -> slice:
+        """Step rows of one of the N requests."""
+        begin = self.fields["row_begin"]
+        return slice(int(begin[request]), int(begin[request + 1]))
+
+    def written(self) -> torch.Tensor:
+        """Step rows whose keys and values go into the cache."""
+        return torch.nonzero((self.fields["flags"] & FLAG_NO_WRITE) == 0).flatten()
+
+    def path(self, row: int) -> list[int]:
+        """Storage indices that a tree draft attends to: up to the last known token, then its own path by depth."""
+        index, parent = self.fields["index"].tolist(), self.fields["parent"].tolist()
+        ancestors = []
+        while parent[row] >= 0:
+            ancestors.append(index[row])
+            row = parent[row]
+        return [*range(index[row] + 1), *reversed(ancestors)]
+
+
+class Pages:
+    """The caches of one session: blocks of every cache tensor, and per group the block table of each slot.
+
+    memory: uint8 [num_blocks, bytes], each tensor's entries of a block side by side.
+    """
+
+    def __init__(self, sizes: Mapping[str, tuple[int, str]], groups: Mapping[str, int], shape: PageShape) -> None:
+        """sizes: cache tensor -> (elements per token, dtype). groups: cache tensor -> group number."""
+        self.groups = dict(groups)
+        self.shape = shape
+        num_groups = max(groups.values(), default=-1) + 1
+        self.tables = torch.zeros((num_groups, shape.max_seqs, shape.max_blocks), dtype=torch.int64)
+        self.memory = torch.zeros((shape.num_blocks, block_bytes(sizes, shape.block_tokens)), dtype=torch.uint8)
+        self.caches: dict[str, torch.Tensor] = {}
+        begin = 0
+        for name, (elements, dtype) in sizes.items():
+            end = begin + entry_bytes(elements, dtype, shape.block_tokens)
+            used = begin + shape.block_tokens * elements * STORED[dtype].itemsize
+            values = self.memory[:, begin:used].view(STORED[dtype])
+            self.caches[name] = values.view(shape.num_blocks, shape.block_tokens, elements)
+            begin = end
+
+    def update(self, words: list[int]) -> None:
+        """Repeated (slot, group, first, count, block * count)."""
+        at = 0
+        while at < len(words):
+            slot, group, first, count = words[at : at + 4]
+            blocks = torch.tensor(words[at + 4 : at + 4 + count], dtype=torch.int64)
+            self.tables[group, slot, first : first + count] = blocks
+            at += 4 + count
+
+    def copy(self, triples: list[int]) -> None:
+        """Repeated (slot, source index, target index), all read before any is written."""
+        if not triples:
+            return
+        slot, source, target = torch.tensor(triples, dtype=torch.int64).reshape(-1, 3).T
+        for name in self.caches:
+            values = self.read(name, slot, source)
+            self.write(name, slot, target, values)
+
+    def read(self, name: str, slot: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """[len(index), elements] as stored."""
+        block, offset = self._place(name, slot, index)
+        return self.caches[name][block, offset]
+
+    def write(self, name: str, slot: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> None:
+        block, offset = self._place(name, slot, index)
+        self.caches[name][block, offset] = values.to(self.caches[name].dtype)
+
+    def _place(self, name: str, slot: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        size = self.shape.block_tokens
+        return self.tables[self.groups[name], slot, index // size], index % size
+
+
+@dataclass(frozen=True, slots=True)
+class PageShape:
+    num_blocks: int
+    block_tokens: int
+    max_seqs: int
+    max_blocks: int
+
+
+STORED = {"f32": torch.float32, "bf16": torch.bfloat16}
+ALIGN = 64
+
+
+def entry_bytes(elements: int, dtype: str, block_tokens: int) -> int:
+    """Bytes of one cache tensor in one block, padded."""
+    return -(-elements * block_tokens * STORED[dtype].itemsize // ALIGN) * ALIGN
+
+
+def block_bytes(sizes: Mapping[str, tuple[int, str]], block_tokens: int) -> int:
+    return sum(entry_bytes(elements, dtype, block_tokens) for elements, dtype in sizes.values())
