@@ -1,0 +1,110 @@
+"""Tiny random checkpoints and their transformers twins: every weight matters, logits spread by at least one."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import torch
+import transformers
+
+from octavo.backends import executor_for
+from octavo.config import ModelConfig
+from octavo.models.registry import program_for
+from octavo.weights.kinds import Tensor
+
+SIZES = {
+    "vocab_size": 199,
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+MEMBERS = {
+    "llama": ("LlamaConfig", {"attention_bias": False, "tie_word_embeddings": False}),
+    "llama-biased": ("LlamaConfig", {"attention_bias": True, "tie_word_embeddings": True}),
+    "mistral": ("MistralConfig", {"sliding_window": None, "head_dim": 24, "tie_word_embeddings": False}),
+    "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3Config", {"head_dim": 32, "tie_word_embeddings": False}),
+    "smollm3": ("SmolLM3Config", {"num_hidden_layers": 5, "no_rope_layer_interval": 2, "pad_token_id": 0}),
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+ROPES = {
+    "default": {"rope_type": "default"},
+    "linear": {"rope_type": "linear", "factor": 3.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+    "yarn": YARN,
+    "yarn-factor": dict(YARN, attention_factor=1.3),
+    "yarn-mscale": dict(YARN, mscale=0.7, mscale_all_dim=1.2),
+    "yarn-whole": dict(YARN, truncate=False, beta_fast=16.0, beta_slow=2.0),
+}
+
+
+def twin(member: str, rope: str = "default"):
+    """(transformers model in float32, its config.json as a mapping), seeded by the member."""
+    name, extra = MEMBERS[member]
+    parameters = dict(ROPES[rope], rope_theta=500.0)
+    config = getattr(transformers, name)(**{**SIZES, **extra}, rope_parameters=parameters)
+    torch.manual_seed(sum(member.encode()))
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    with torch.no_grad():
+        for weight_name, weight in model.named_parameters():
+            weight.copy_(_values(weight_name, weight.shape))
+    mapping = json.loads(config.to_json_string())
+    return model, {**mapping, "architectures": [type(model).__name__]}
+
+
+def _values(name: str, shape: torch.Size) -> torch.Tensor:
+    noise = torch.randn(shape)
+    if name.endswith("bias"):
+        return noise * 0.5
+    if "norm" in name:
+        return 1 + 0.3 * noise
+    if "embed" in name:
+        return noise * 0.5
+    return noise * 1.5 / shape[1] ** 0.5
+
+
+def tensors_of(model, program) -> dict[str, Tensor]:
+    """The program's weights out of the twin's state, by their names in a checkpoint."""
+    state = model.state_dict()
+    return {
+        name: Tensor("f32", weight.shape, np.ascontiguousarray(state[weight.sources["hf"]].numpy()))
+        for name, weight in program.weights.items()
+    }
+
+
+def stepper_of(model, mapping, **options):
+    """A session of the reference executor over the twin's weights."""
+    from stepping import Stepper
+
+    program = program_for(ModelConfig.from_mapping(mapping))
+    return Stepper(executor_for("reference"), program, tensors_of(model, program), **options)
+
+
+def prompt_of(length: int, seed: int = 0) -> list[int]:
+    return torch.randint(3, SIZES["vocab_size"], (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+@torch.no_grad()
+def logits_of(model, tokens) -> np.ndarray:
+    return model(torch.tensor([tokens])).logits[0].numpy()
+
+
+@torch.no_grad()
+def greedy_of(model, tokens, count) -> list[int]:
+    out = model.generate(
+        torch.tensor([tokens]), max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    return out[0, len(tokens) :].tolist()
