@@ -1,6 +1,11 @@
 // The binding: pointers, sizes and flat buffers only. Each room registers its own functions.
 #include <nanobind/nanobind.h>
 
+#include "convert.h"
+
 namespace nb = nanobind;
 
-NB_MODULE(_native, m) { m.attr("__doc__") = "Octavo's native kernels."; }
+NB_MODULE(_native, m) {
+  m.attr("__doc__") = "Octavo's native kernels.";
+  octavo::bind_convert(m);
+}

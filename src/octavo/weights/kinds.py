@@ -18,6 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
+from octavo import _native
+
 Kind = Literal["f32", "bf16", "i8", "u4"]
 SUPER_GROUP = 256
 
@@ -44,3 +48,26 @@ class Tensor:
     def nbytes(self) -> int:
         arrays = (self.data, self.scale, self.bias, self.super_scale, self.super_bias)
         return sum(array.nbytes for array in arrays if array is not None)
+
+
+def dequantize(tensor: Tensor) -> Any:
+    """The values as float32 [shape], by the formula above. Always a new array, except for f32."""
+    if tensor.kind == "f32":
+        return tensor.data
+    out = np.empty(tensor.shape, np.float32)
+    if tensor.kind == "bf16":
+        _native.bf16_to_f32(tensor.data.reshape(-1).view(np.uint8), out)
+        return out
+    _native.dequantize(
+        tensor.kind == "u4",
+        tensor.data,
+        tensor.scale,
+        tensor.bias,
+        tensor.super_scale,
+        tensor.super_bias,
+        tensor.group,
+        tensor.offset,
+        tensor.scale.dtype == np.int8,
+        out,
+    )
+    return out

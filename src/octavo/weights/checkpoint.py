@@ -1,0 +1,162 @@
+"""A checkpoint on disk, opened: what it holds (headers, configuration, tokenizer) and its tensors, one at a time.
+
+Opening reads no tensor data. Which kinds tensors are held as is decided here, by shape and format alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from octavo.errors import BadFileError, MissingFileError, PolicyError
+from octavo.types import digest
+from octavo.weights.catalogue import MappedFile, TensorHeader
+from octavo.weights.gguf import parse_gguf
+from octavo.weights.kinds import Tensor, dequantize
+from octavo.weights.safetensors import SafetensorsFolder
+from octavo.weights.schemes import SCHEMES, Scheme
+
+# A GGUF tensor that holds factors of the rotary frequencies, not a weight.
+ROPE_FACTORS = "rope_freqs.weight"
+UNSAFE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+class Source(Protocol):
+    """Where tensors come from: one GGUF file, or a folder of safetensors."""
+
+    format: Literal["gguf", "hf"]
+    config: Mapping[str, Any]
+    headers: dict[str, TensorHeader]
+    tokenizer: Mapping[str, Any]
+    notes: list[str]
+
+    def raw(self, name: str) -> Any:
+        """The tensor's bytes in the file, flat uint8; nothing is copied."""
+
+    def fingerprint(self) -> bytes:
+        """Changes when headers, sizes or modification times change."""
+
+    def close(self) -> None: ...
+
+
+class GGUFFile:
+    """One GGUF file as a source. Its metadata is both configuration and tokenizer."""
+
+    format: Literal["gguf", "hf"] = "gguf"
+
+    def __init__(self, path: Path) -> None:
+        self._file = MappedFile(path)
+        header = parse_gguf(self._file.bytes, str(path))
+        self.config: Mapping[str, Any] = header.metadata
+        self.tokenizer: Mapping[str, Any] = header.metadata
+        self.headers = header.headers
+        self.notes: list[str] = []
+        self._offsets = header.offsets
+        self._data_start = header.data_start
+
+    def raw(self, name: str) -> Any:
+        start = self._offsets[name]
+        return self._file.bytes[start : start + self.headers[name].nbytes]
+
+    def fingerprint(self) -> bytes:
+        header = self._file.bytes[: self._data_start].tobytes()
+        return digest("gguf", header, self._file.size, self._file.mtime_ns)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Checkpoint:
+    """format: "gguf" (config is the metadata) or "hf" (config is config.json).
+
+    tokenizer: the GGUF metadata, or file name -> path for those of tokenizer.json, tokenizer_config.json,
+    generation_config.json, chat_template.jinja and the like that the folder has.
+    notes: one line each for what was decided on loading (rounding of weights, ignored fields).
+    """
+
+    def __init__(self, path: Path, source: Source, matrices: Literal["bf16", "f32"]) -> None:
+        self.path = path
+        self.format = source.format
+        self.config = source.config
+        self.headers = source.headers
+        self.tokenizer = source.tokenizer
+        self._source = source
+        self._matrices = matrices
+        self.notes = [*source.notes, *self._rounding()]
+        self.content_id = source.fingerprint().hex()
+
+    def kind_of(self, name: str) -> str:
+        """f32 for vectors; matrices as their scheme says (float ones bf16, or f32 where asked for at opening)."""
+        header, scheme = self._header(name)
+        if len(header.shape) < 2 or (scheme.kind == "bf16" and self._matrices == "f32"):
+            return "f32"
+        return scheme.kind
+
+    def stored_bytes(self, name: str) -> int:
+        """Bytes that the tensor will take in memory."""
+        header, scheme = self._header(name)
+        return scheme.bytes_as(self.kind_of(name), header.shape)
+
+    def read(self, name: str) -> Tensor:
+        header, scheme = self._header(name)
+        return scheme.read(self._source.raw(name), header.shape, self.kind_of(name))
+
+    def rope_factors(self) -> tuple[float, ...] | None:
+        """Divisors of the rotary frequencies, one per pair, where a GGUF file brings them as a tensor."""
+        if ROPE_FACTORS not in self.headers or self.format != "gguf":
+            return None
+        return tuple(dequantize(self.read(ROPE_FACTORS)).tolist())
+
+    def close(self) -> None:
+        self._source.close()
+
+    def _header(self, name: str) -> tuple[TensorHeader, Scheme]:
+        header = self.headers.get(name)
+        if header is None:
+            raise BadFileError(f"{self.path}: no tensor {name!r}", code="missing_tensor", param=name)
+        scheme = SCHEMES.get(header.dtype)
+        if scheme is None:
+            raise BadFileError(f"{self.path}: tensor {name!r} has {header.dtype}, which is not supported", param=name)
+        return header, scheme
+
+    def _rounding(self) -> list[str]:
+        wide = {header.dtype for header in self.headers.values() if len(header.shape) > 1} & {"F16", "F32"}
+        if self._matrices == "f32":
+            return []
+        return [f"{dtype} matrices are held as bf16, rounded to nearest even" for dtype in sorted(wide)]
+
+
+def open_checkpoint(path: Path, *, matrices: Literal["bf16", "f32"] = "bf16") -> Checkpoint:
+    """`path`: a GGUF file, or a folder with config.json and safetensors (or a single GGUF file).
+
+    matrices: what F32, F16 and BF16 matrices are held as; "f32" is exact and for the reference executor.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return Checkpoint(path, _open_folder(path), matrices)
+    if not path.exists():
+        raise MissingFileError(f"{path}: no such file or folder")
+    if path.suffix in UNSAFE_SUFFIXES:
+        raise PolicyError(f"{path}: pickled weights can run code; convert to safetensors", code="unsafe_format")
+    if path.suffix == ".safetensors":
+        raise BadFileError(f"{path}: name the folder that holds it and its config.json", code="st_no_config")
+    return Checkpoint(path, GGUFFile(path), matrices)
+
+
+def _open_folder(path: Path) -> Source:
+    names = sorted(entry.name for entry in path.iterdir())
+    if any(name.endswith(".safetensors") for name in names):
+        return SafetensorsFolder(path)
+    gguf = [name for name in names if name.endswith(".gguf")]
+    if len(gguf) == 1:
+        return GGUFFile(path / gguf[0])
+    if gguf:
+        raise MissingFileError(f"{path}: several GGUF files, name one: {', '.join(gguf)}", code="several_files")
+    if "model.safetensors.index.json" in names:
+        return SafetensorsFolder(path)
+    unsafe = [name for name in names if name.endswith(UNSAFE_SUFFIXES)]
+    if unsafe:
+        what = "pickled weights can run code; convert to safetensors"
+        raise PolicyError(f"{path}: only {unsafe[0]} is here, and {what}", code="unsafe_format")
+    raise MissingFileError(f"{path}: holds neither a GGUF file nor safetensors")

@@ -1,0 +1,82 @@
+"""Joins a program's weights with a checkpoint's tensors: every weight has its tensor, every tensor its weight.
+
+Codes: missing_tensors, unknown_tensors (65), bad_config (78).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from octavo.errors import BadFileError, ConfigError
+from octavo.program.ir import Weight
+from octavo.weights.checkpoint import ROPE_FACTORS, Checkpoint
+
+# Buffers that old checkpoints store and every program computes for itself.
+COMPUTED = (".rotary_emb.inv_freq", ".masked_bias", ".attn.bias")
+# Copies of the embedding, present in some files although the program ties the head to it.
+TIED_HEADS = ("lm_head.weight", "output.weight")
+SHOWN = 5  # names in one message
+
+# End of a tensor's name in either format -> the fields of the configuration that size its rows and columns.
+FIELDS = {
+    ("embed_tokens.weight", "token_embd.weight", *TIED_HEADS): ("vocab_size", "hidden_size"),
+    ("gate_proj.weight", "up_proj.weight", "ffn_gate.weight", "ffn_up.weight"): ("intermediate_size", "hidden_size"),
+    ("down_proj.weight", "ffn_down.weight"): ("hidden_size", "intermediate_size"),
+    ("q_proj.weight", "attn_q.weight"): ("num_attention_heads", "hidden_size"),
+    ("q_proj.bias", "attn_q.bias"): ("num_attention_heads",),
+    ("k_proj.weight", "v_proj.weight", "attn_k.weight", "attn_v.weight"): ("num_key_value_heads", "hidden_size"),
+    ("k_proj.bias", "v_proj.bias", "attn_k.bias", "attn_v.bias"): ("num_key_value_heads",),
+    ("o_proj.weight", "attn_output.weight"): ("hidden_size", "num_attention_heads"),
+    ("q_norm.weight", "k_norm.weight"): ("head_dim",),
+    ("norm.weight",): ("hidden_size",),
+}
+
+
+def match(weights: Mapping[str, Weight], checkpoint: Checkpoint) -> dict[str, str]:
+    """Weight name -> name of its tensor in the checkpoint, in the program's order."""
+    found: dict[str, str] = {}
+    missing: list[str] = []
+    for weight in weights.values():
+        source = weight.sources.get(checkpoint.format)
+        if source is None:
+            raise ConfigError(f"weight {weight.name} has no name in the format {checkpoint.format}", param=weight.name)
+        if source not in checkpoint.headers:
+            missing.append(source)
+            continue
+        _check_shape(checkpoint, source, weight)
+        found[weight.name] = source
+    if missing:
+        what = f"{checkpoint.path}: lacks {_names(missing)}"
+        raise BadFileError(what, code="missing_tensors", param=missing[0])
+    extra = sorted(checkpoint.headers.keys() - set(found.values()))
+    unknown = [name for name in extra if not _expected(name, checkpoint.format)]
+    if unknown:
+        what = f"{checkpoint.path}: holds {_names(unknown)}, which this architecture does not use"
+        raise BadFileError(what, code="unknown_tensors", param=unknown[0])
+    return found
+
+
+def _expected(name: str, file_format: str) -> bool:
+    """Tensors left over on purpose. A head is one only when no weight of the program asked for it."""
+    if name in TIED_HEADS or name.endswith(COMPUTED):
+        return True
+    return file_format == "gguf" and name == ROPE_FACTORS
+
+
+def _check_shape(checkpoint: Checkpoint, source: str, weight: Weight) -> None:
+    shape = checkpoint.headers[source].shape
+    if shape == weight.shape:
+        return
+    field = source
+    for names, axes in FIELDS.items():
+        if source.endswith(names) and len(axes) == len(shape) == len(weight.shape):
+            field = next(axis for axis, a, b in zip(axes, shape, weight.shape, strict=True) if a != b)
+            break
+    what = f"{field}: the configuration makes {source} {list(weight.shape)}, the file holds {list(shape)}"
+    raise ConfigError(f"{checkpoint.path}: {what}", param=field)
+
+
+def _names(names: Iterable[str]) -> str:
+    listed = list(names)
+    rest = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
+    return ", ".join(listed[:SHOWN]) + rest

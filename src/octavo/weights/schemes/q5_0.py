@@ -1,0 +1,20 @@
+"""Q5_0: 32 elements in 22 bytes, y = d (v - 16), v of 5 bits. Held as i8 with v - 16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from octavo import _native
+from octavo.weights.kinds import Tensor
+from octavo.weights.schemes.scheme import Scheme, grid
+
+
+def unpack(raw: Any, shape: tuple[int, ...]) -> Tensor:
+    data, scale = np.empty(shape, np.int8), grid(shape, 32, np.uint16)
+    _native.unpack_q5_0(raw, data, scale)
+    return Tensor("i8", shape, data, group=32, scale=scale)
+
+
+SCHEME = Scheme("Q5_0", 32, 22, "i8", 34, unpack)

@@ -1,0 +1,21 @@
+"""Q5_K: 256 elements in 176 bytes, y = d a v - dmin b; as Q4_K with v of 5 bits. Held as i8."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from octavo import _native
+from octavo.weights.kinds import Tensor
+from octavo.weights.schemes.scheme import Scheme, levels
+
+
+def unpack(raw: Any, shape: tuple[int, ...]) -> Tensor:
+    data = np.empty(shape, np.int8)
+    (scale, super_scale), (bias, super_bias) = levels(shape, 32, np.uint8), levels(shape, 32, np.uint8)
+    _native.unpack_q5_k(raw, data, scale, bias, super_scale, super_bias)
+    return Tensor("i8", shape, data, 32, 0, scale, bias, super_scale, super_bias)
+
+
+SCHEME = Scheme("Q5_K", 256, 176, "i8", 276, unpack)
