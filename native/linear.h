@@ -2,6 +2,8 @@
 //
 // A row's result depends on its input row, the weights and constants only: never on the number of rows, on the panel
 // partition or on the thread. Activations: bf16, row-major, ld >= n rounded up to K_ALIGN, columns [n, ld) zero.
+// A float order belongs to an instruction-set class: portable, AVX2 and AMX share one, AVX-512 has its own.
+// Threads that run kernels hold FlushDenormals (denormals.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +14,8 @@ constexpr int PANEL = 32;    // output channels of one panel: the unit that thre
 constexpr int K_ALIGN = 32;  // columns are padded to this with zeros
 
 enum class WeightKind : int32_t { F32 = 0, BF16 = 1, I8 = 2, U4 = 3 };
-enum class Isa : int32_t { PORTABLE = 0, AVX2 = 1, AVX512 = 2, AMX = 3 };
+// AMX_MODEL: the AMX class with its tile instructions in software, for tests on machines without them.
+enum class Isa : int32_t { PORTABLE = 0, AVX2 = 1, AVX512 = 2, AMX = 3, AMX_MODEL = 4 };
 
 // A weight as it comes from disk (src/octavo/weights/kinds.py, Tensor). Pointers are borrowed for the call.
 struct LogicalTensor {
@@ -62,6 +65,7 @@ struct LinearArgs {
 // Scratch bytes that one thread needs for any linear of `max_n` columns and `max_rows` rows.
 size_t linear_scratch_bytes(int max_n, int max_rows);
 
+// Throws std::invalid_argument for a shape that no stream can hold. The stream is the same for every class.
 size_t packed_bytes(const LogicalTensor& t);               // size of PackedLinear::data
 void pack_linear(const LogicalTensor& t, Isa isa, PackedLinear& out);  // out.data is set by the caller first
 // Row `row` as f32, by the format's own formula (embedding lookup; tests). Width n.
@@ -76,6 +80,12 @@ struct LinearKernels {
 const LinearKernels& linear_kernels(Isa isa);
 
 // The best class that this processor (and a forced OCTAVO_ISA, checked by the caller) allows, and the test for one.
+// AVX-512 asks for F, BW, VL, DQ, VNNI and BF16; AMX for the tile extensions and the system's permission besides.
 bool isa_supported(Isa isa);
+
+// Runs small linears of every kind on a supported class. False when a row depends on its batch, or when the results
+// differ from the portable class's: in any bit for AVX2 and AMX, which share its order, beyond rounding for AVX-512.
+// A session calls it once and falls back one class when it fails.
+bool isa_self_check(Isa isa);
 
 }  // namespace octavo

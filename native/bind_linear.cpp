@@ -1,0 +1,103 @@
+// Python's way to single linear layers: tests and loading. Arrays are addresses; shapes were checked by the caller.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "denormals.h"
+#include "linear.h"
+
+namespace nb = nanobind;
+
+namespace octavo {
+namespace {
+
+template <class T>
+T* address(uintptr_t at) {
+  return reinterpret_cast<T*>(at);
+}
+
+struct Packed {
+  PackedLinear linear{};
+  std::unique_ptr<uint8_t[]> owned;
+  size_t nbytes = 0;
+};
+
+Packed pack(int kind, int m, int n, int group, int offset, uintptr_t data, uintptr_t scale, uintptr_t bias,
+            uintptr_t super_scale, uintptr_t super_bias, bool scale_signed, int isa) {
+  LogicalTensor t{};
+  t.kind = (WeightKind)kind;
+  t.m = m;
+  t.n = n;
+  t.group = group;
+  t.offset = offset;
+  t.data = address<void>(data);
+  t.scale = address<void>(scale);
+  t.bias = address<void>(bias);
+  t.super_scale = address<uint16_t>(super_scale);
+  t.super_bias = address<uint16_t>(super_bias);
+  t.scale_signed = scale_signed;
+  Packed out;
+  out.nbytes = packed_bytes(t);
+  out.owned = std::make_unique<uint8_t[]>(out.nbytes + 64);
+  out.linear.data = address<uint8_t>((reinterpret_cast<uintptr_t>(out.owned.get()) + 63) / 64 * 64);
+  pack_linear(t, (Isa)isa, out.linear);
+  return out;
+}
+
+// Panels are claimed in chunks by `threads` threads, each with its own scratch.
+void run(int isa, const Packed& w, const Packed* w2, uintptr_t x, int rows, int ldx, int epilogue, int activation,
+         uintptr_t bias, uintptr_t bias2, uintptr_t addend, uintptr_t out, int ldo, int chunk, int threads,
+         int repeats) {
+  LinearArgs a{};
+  a.w = &w.linear;
+  a.w2 = w2 ? &w2->linear : nullptr;
+  a.x = address<uint16_t>(x);
+  a.rows = rows;
+  a.ldx = ldx;
+  a.epilogue = (Epilogue)epilogue;
+  a.activation = activation;
+  a.bias = address<float>(bias);
+  a.bias2 = address<float>(bias2);
+  a.addend = address<float>(addend);
+  if (a.epilogue == Epilogue::GLU_BF16) a.out16 = address<uint16_t>(out);
+  else a.out = address<float>(out);
+  a.ldo = ldo;
+  const LinearKernels& kernels = linear_kernels((Isa)isa);
+  const int panels = w.linear.panels;
+  std::atomic<int> next{0};
+  const auto work = [&] {
+    const FlushDenormals flush;
+    std::vector<uint8_t> scratch(linear_scratch_bytes(w.linear.n, rows));
+    for (int pass = 0; pass < repeats; pass++) {
+      kernels.prepare(a, scratch.data());
+      for (int begin; (begin = next.fetch_add(chunk)) < (pass + 1) * panels;)
+        kernels.run(a, begin - pass * panels, std::min(begin + chunk - pass * panels, panels), scratch.data());
+    }
+  };
+  nb::gil_scoped_release release;
+  std::vector<std::thread> helpers;
+  for (int i = 1; i < threads; i++) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+}
+
+}  // namespace
+
+void bind_linear(nb::module_& m) {
+  nb::class_<Packed>(m, "PackedLinear").def_ro("nbytes", &Packed::nbytes);
+  m.def("linear_pack", &pack);
+  m.def("linear_run", &run, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+        nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
+  m.def("linear_unpack_row", [](const Packed& w, int isa, int row, uintptr_t out) {
+    unpack_row(w.linear, (Isa)isa, row, address<float>(out));
+  });
+  m.def("isa_supported", [](int isa) { return isa_supported((Isa)isa); });
+  m.def("isa_self_check", [](int isa) { return isa_self_check((Isa)isa); });
+}
+
+}  // namespace octavo

@@ -1,0 +1,282 @@
+// Linear layers of one instruction-set class: the loops over panels and rows, group sums and epilogues.
+//
+// The class's micro-kernels (linear_*.inl) compute up to MR rows of one panel into y[row][PANEL]. Which rows share a
+// block never enters a row's arithmetic: every row has its own accumulators and one order over the columns.
+//
+// Grouped weights stay integers: bf16 holds 128 + q (u4) and q (i8) exactly. With v the stored integers of a group,
+// X = sum x and s, b its scale and bias:   y += s * (sum v x + start) + b * X,   start = -(offset [+ 128]) * X.
+#include "linear.h"
+#include "panel.h"
+#include "simd.h"
+
+namespace octavo::OCTAVO_ISA_NAME {
+
+// Rows of activations of one block, with their group sums: x[r] at x + r * ldx, sum[r][g] at sum + r * groups.
+struct RowBlock {
+  const uint16_t* x;
+  int ldx, rows;
+  const float *sum, *start;
+  int groups;
+  bool first;  // first block of this panel: the stream comes from memory, so run ahead of it
+};
+
+constexpr int VECTORS = PANEL / VW;
+
+struct GroupScale {
+  vf scale[VECTORS], bias[VECTORS];
+};
+
+OCTAVO_INLINE void load_scale(const PackedLinear& w, const GroupParts<const uint8_t>& at, GroupScale& out) {
+#pragma GCC unroll 8
+  for (int v = 0; v < VECTORS; v++) {
+    const int c = v * VW;
+    if (w.two_level) {
+      const vf s = w.scale_signed ? v_load_i8(at.scale + c) : v_load_u8(at.scale + c);
+      out.scale[v] = v_mul(v_load_f16((const uint16_t*)at.super_scale + c), s);
+      if (at.bias) out.bias[v] = v_mul(v_load_f16((const uint16_t*)at.super_bias + c), v_load_u8(at.bias + c));
+    } else {
+      out.scale[v] = v_load_f16((const uint16_t*)at.scale + c);
+      if (at.bias) out.bias[v] = v_load_f16((const uint16_t*)at.bias + c);
+    }
+  }
+}
+
+// One stored block of a grouped kind as bf16 integers, [half][pair][lane] words of two columns.
+static void expand_block(WeightKind kind, int pairs, const uint8_t* in, uint32_t* out) {
+  if (kind == WeightKind::U4) {
+    const uint32_t* words = (const uint32_t*)in;
+    for (int z = 0; z < 2 * pairs / 4; z++)
+      for (int j = 0; j < 4; j++)
+        for (int l = 0; l < HALF; l++)
+          out[(z * 4 + j) * HALF + l] = (words[z * HALF + l] >> (4 * j) & 0x000F000Fu) | 0x43004300u;
+    return;
+  }
+  for (int i = 0; i < 2 * pairs * HALF; i++) {
+    const float low = (float)(int8_t)in[2 * i], high = (float)(int8_t)in[2 * i + 1];
+    uint32_t a, b;
+    __builtin_memcpy(&a, &low, 4);
+    __builtin_memcpy(&b, &high, 4);
+    out[i] = a >> 16 | (b & 0xFFFF0000u);
+  }
+}
+
+static void expand_panel(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, uint8_t* out) {
+  const size_t bytes = (size_t)g.pairs * PANEL * 4;
+  for (int i = 0; i < g.groups; i++) {
+    const GroupParts<const uint8_t> at = group_parts(g, w.has_bias != 0, panel, i);
+    for (int b = 0; b < g.blocks; b++) {
+      __builtin_prefetch(at.blocks + b * g.block_bytes + 4096);
+      expand_block(w.kind, g.pairs, at.blocks + b * g.block_bytes, (uint32_t*)out);
+      out += bytes;
+    }
+  }
+}
+
+OCTAVO_INLINE float bf16_value(uint32_t bits) {
+  const uint32_t word = bits << 16;
+  float value;
+  __builtin_memcpy(&value, &word, 4);
+  return value;
+}
+
+// f32 weights: one chain over the columns for each output.
+static void micro_f32(const uint8_t* panel, int columns, const RowBlock& block, float* y) {
+  const float* w = (const float*)panel;
+  for (int r = 0; r < block.rows; r++) {
+    vf sum[VECTORS];
+#pragma GCC unroll 8
+    for (int v = 0; v < VECTORS; v++) sum[v] = v_set1(0.0f);
+    for (int k = 0; k < columns; k++) {
+      const vf x = v_set1(bf16_value(block.x[(size_t)r * block.ldx + k]));
+#pragma GCC unroll 8
+      for (int v = 0; v < VECTORS; v++) sum[v] = v_fma(v_load(w + (size_t)k * PANEL + v * VW), x, sum[v]);
+    }
+#pragma GCC unroll 8
+    for (int v = 0; v < VECTORS; v++) v_store(y + r * PANEL + v * VW, sum[v]);
+  }
+}
+
+}  // namespace octavo::OCTAVO_ISA_NAME
+
+#if defined(OCTAVO_ISA_amx)
+#include "isa/linear_amx.inl"
+#elif defined(OCTAVO_ISA_avx512)
+#include "isa/linear_avx512.inl"
+#else
+#include "isa/linear_fma.inl"
+#endif
+
+namespace octavo::OCTAVO_ISA_NAME {
+
+// Scratch: [sum, start of w][sum, start of w2][words of w][words of w2], each on a cache line.
+struct ScratchPlan {
+  float *sum[2], *start[2];
+  uint8_t* words[2];
+};
+
+static uint8_t* take_scratch(uint8_t*& at, size_t bytes) {
+  uint8_t* const here = at;
+  at += (bytes + 63) / 64 * 64;
+  return here;
+}
+
+static ScratchPlan plan_scratch(const LinearArgs& a, uint8_t* scratch) {
+  ScratchPlan plan{};
+  uint8_t* at = (uint8_t*)(((uintptr_t)scratch + 63) / 64 * 64);
+  const PackedLinear* both[2] = {a.w, a.w2};
+  for (int i = 0; i < 2; i++) {
+    if (!both[i] || !is_grouped(both[i]->kind)) continue;
+    const size_t bytes = (size_t)a.rows * panel_geometry(*both[i]).groups * sizeof(float);
+    plan.sum[i] = (float*)take_scratch(at, bytes);
+    plan.start[i] = (float*)take_scratch(at, bytes);
+  }
+  for (int i = 0; i < 2; i++) {
+    if (!both[i] || !is_grouped(both[i]->kind)) continue;
+    const PanelGeometry g = panel_geometry(*both[i]);
+    plan.words[i] = take_scratch(at, (size_t)g.groups * g.blocks * g.pairs * PANEL * 4);
+  }
+  return plan;
+}
+
+// Sum of 2 * pairs columns: pairs first, then halves folded upon each other.
+static float sum_block(const uint16_t* x, int pairs) {
+  float p[16];
+  for (int i = 0; i < pairs; i++) p[i] = bf16_value(x[2 * i]) + bf16_value(x[2 * i + 1]);
+  for (int half = pairs / 2; half; half /= 2)
+    for (int i = 0; i < half; i++) p[i] += p[i + half];
+  return p[0];
+}
+
+static void sum_groups(const PackedLinear& w, const LinearArgs& a, float* sum, float* start) {
+  const PanelGeometry g = panel_geometry(w);
+  const float shift = -(float)(w.offset + (w.kind == WeightKind::U4 ? 128 : 0));
+  for (int r = 0; r < a.rows; r++) {
+    const uint16_t* x = a.x + (size_t)r * a.ldx;
+    for (int i = 0; i < g.groups; i++) {
+      float total = sum_block(x, g.pairs);
+      x += 2 * g.pairs;
+      for (int b = 1; b < g.blocks; b++, x += 2 * g.pairs) total += sum_block(x, g.pairs);
+      sum[(size_t)r * g.groups + i] = total;
+      start[(size_t)r * g.groups + i] = shift == 0.0f ? 0.0f : shift * total;
+    }
+  }
+}
+
+static void prepare(const LinearArgs& a, uint8_t* scratch) {
+  const ScratchPlan plan = plan_scratch(a, scratch);
+  if (plan.sum[0]) sum_groups(*a.w, a, plan.sum[0], plan.start[0]);
+  if (plan.sum[1]) sum_groups(*a.w2, a, plan.sum[1], plan.start[1]);
+}
+
+// Writes columns [0, columns) of one row of a panel.
+static void store_row(float* out, const float* y, int columns) {
+  if (columns == PANEL) {
+#pragma GCC unroll 8
+    for (int v = 0; v < PANEL; v += VW) v_store(out + v, v_load(y + v));
+  } else {
+    for (int c = 0; c < columns; c++) out[c] = y[c];
+  }
+}
+
+static void add_bias(float* y, int rows, const float* bias, int columns) {
+  float padded[PANEL] = {};
+  for (int c = 0; c < columns; c++) padded[c] = bias[c];
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+    for (int v = 0; v < PANEL; v += VW) v_store(y + r * PANEL + v, v_add(v_load(y + r * PANEL + v), v_load(padded + v)));
+}
+
+static void store_glu(const LinearArgs& a, int panel, int row, int rows, const float* gate, const float* up) {
+  const int first = panel * PANEL, columns = a.w->m - first < PANEL ? a.w->m - first : PANEL;
+  for (int r = 0; r < rows; r++) {
+    uint16_t act[PANEL];
+#pragma GCC unroll 8
+    for (int v = 0; v < PANEL; v += VW) {
+      const vf g = v_load(gate + r * PANEL + v), u = v_load(up + r * PANEL + v);
+      v_store_bf16(act + v, v_mul(a.activation ? v_gelu_tanh(g) : v_silu(g), u));
+    }
+    uint16_t* out = a.out16 + (size_t)(row + r) * a.ldo + first;
+    for (int c = 0; c < columns; c++) out[c] = act[c];
+    if (panel == a.w->panels - 1)
+      for (int c = columns; first + c < a.ldo; c++) out[c] = 0;
+  }
+}
+
+static void finish(const LinearArgs& a, int panel, int row, int rows, float* y, float* y2) {
+  const int first = panel * PANEL, columns = a.w->m - first < PANEL ? a.w->m - first : PANEL;
+  if (a.bias) add_bias(y, rows, a.bias + first, columns);
+  if (a.epilogue == Epilogue::GLU_BF16) {
+    if (a.bias2) add_bias(y2, rows, a.bias2 + first, columns);
+    store_glu(a, panel, row, rows, y, y2);
+    return;
+  }
+  for (int r = 0; r < rows; r++) {
+    float* line = y + r * PANEL;
+    const size_t at = (size_t)(row + r) * a.ldo + first;
+    if (a.epilogue == Epilogue::ADD)
+      for (int c = 0; c < columns; c++) line[c] += a.addend[at + c];
+    store_row(a.out + at, line, columns);
+  }
+}
+
+// One matrix's panel: expanded once when several row blocks will read it, then any block of rows.
+struct PanelSource {
+  const PackedLinear* w;
+  PanelGeometry geometry;
+  const uint8_t *panel, *words;
+};
+
+static void open_panel(const PackedLinear* w, int panel, int rows, uint8_t* words, PanelSource& out) {
+  out.w = w;
+  out.geometry = panel_geometry(*w);
+  out.panel = w->data + (size_t)panel * w->panel_bytes;
+  out.words = nullptr;
+  if (is_grouped(w->kind) && rows > DIRECT_ROWS) {
+    expand_panel(*w, out.geometry, out.panel, words);
+    out.words = words;
+  }
+}
+
+static void panel_rows(const PanelSource& s, const ScratchPlan& plan, int which, RowBlock block, int row, float* y) {
+  if (s.w->kind == WeightKind::F32) {
+    micro_f32(s.panel, s.geometry.blocks * 32, block, y);
+  } else if (s.w->kind == WeightKind::BF16) {
+    micro_bf16(s.panel, s.geometry.blocks, block, y);
+  } else {
+    block.groups = s.geometry.groups;
+    block.sum = plan.sum[which] + (size_t)row * block.groups;
+    block.start = plan.start[which] + (size_t)row * block.groups;
+    micro_group(*s.w, s.geometry, s.panel, s.words, block, y);
+  }
+}
+
+static void run(const LinearArgs& a, int panel_begin, int panel_end, uint8_t* scratch) {
+  const ScratchPlan plan = plan_scratch(a, scratch);
+  const bool grouped = is_grouped(a.w->kind) || (a.w2 && is_grouped(a.w2->kind));
+  const int most = grouped ? MR_GROUP : MR_BF16;
+  alignas(64) float y[MR_MAX * PANEL], y2[MR_MAX * PANEL];
+  open_kernels();
+  for (int p = panel_begin; p < panel_end; p++) {
+    PanelSource one, two;
+    open_panel(a.w, p, a.rows, plan.words[0], one);
+    if (a.w2) open_panel(a.w2, p, a.rows, plan.words[1], two);
+    for (int row = 0; row < a.rows;) {
+      const int left = a.rows - row, blocks = (left + most - 1) / most;
+      RowBlock block{};
+      block.x = a.x + (size_t)row * a.ldx;
+      block.ldx = a.ldx;
+      block.rows = ROWS_IN_STEPS ? (left < most ? left : most) : (left + blocks - 1) / blocks;
+      block.first = row == 0;
+      panel_rows(one, plan, 0, block, row, y);
+      if (a.w2) panel_rows(two, plan, 1, block, row, y2);
+      finish(a, p, row, block.rows, y, y2);
+      row += block.rows;
+    }
+  }
+  close_kernels();
+}
+
+extern const LinearKernels linear_table;
+const LinearKernels linear_table = {prepare, run};
+
+}  // namespace octavo::OCTAVO_ISA_NAME

@@ -1,0 +1,90 @@
+// Micro-kernels of the portable and the AVX2 class, in the canonical order of TDPBF16PS.
+//
+// Per block of 32 columns: a chain over its even columns and one over its odd columns, both from zero; their sum is
+// added to the accumulator. The product of two bf16 is exact in float32, so a multiplication and an addition round as
+// one FMA does; the portable class therefore needs no FMA instruction here.
+
+namespace octavo::OCTAVO_ISA_NAME {
+
+constexpr int MR_BF16 = 4, MR_GROUP = 4, MR_MAX = 4;
+constexpr int DIRECT_ROWS = 0;
+constexpr bool ROWS_IN_STEPS = false;
+
+static void open_kernels() {}
+static void close_kernels() {}
+
+OCTAVO_INLINE vf multiply_add(vf a, vf b, vf c) {
+#if defined(OCTAVO_ISA_avx2)
+  return v_fma(a, b, c);
+#else
+  return v_add(v_mul(a, b), c);
+#endif
+}
+
+// c[row][PANEL] += one block.
+template <int R>
+static void add_block(const uint8_t* words, int pairs, const uint16_t* x, int ldx, float* c) {
+  for (int half = 0; half < 2; half++) {
+    for (int v = 0; v < HALF; v += VW) {
+      vf even[R], odd[R];
+#pragma GCC unroll 8
+      for (int r = 0; r < R; r++) even[r] = odd[r] = v_set1(0.0f);
+      for (int p = 0; p < pairs; p++) {
+        const vi w = v_load_bits((const uint32_t*)words + (half * pairs + p) * HALF + v);
+        const vf low = v_low(w), high = v_high(w);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) {
+          const uint16_t* at = x + (size_t)r * ldx + 2 * p;
+          even[r] = multiply_add(low, v_set1(bf16_value(at[0])), even[r]);
+          odd[r] = multiply_add(high, v_set1(bf16_value(at[1])), odd[r]);
+        }
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < R; r++) {
+        float* at = c + r * PANEL + half * HALF + v;
+        v_store(at, v_add(v_load(at), v_add(even[r], odd[r])));
+      }
+    }
+  }
+}
+
+typedef void (*AddBlock)(const uint8_t*, int, const uint16_t*, int, float*);
+static constexpr AddBlock ADD_BLOCK[MR_MAX] = {add_block<1>, add_block<2>, add_block<3>, add_block<4>};
+
+static void micro_bf16(const uint8_t* panel, int blocks, const RowBlock& rows, float* y) {
+  for (int i = 0; i < rows.rows * PANEL; i++) y[i] = 0.0f;
+  for (int b = 0; b < blocks; b++) {
+    const uint8_t* at = panel + (size_t)b * 2048;
+    if (rows.first)
+      for (int i = 0; i < 2048; i += 64) __builtin_prefetch(at + 4096 + i);
+    ADD_BLOCK[rows.rows - 1](at, 16, rows.x + b * 32, rows.ldx, y);
+  }
+}
+
+static void micro_group(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, const uint8_t* words,
+                        const RowBlock& rows, float* y) {
+  const size_t bytes = (size_t)g.pairs * PANEL * 4;
+  const uint16_t* x = rows.x;
+  float c[MR_MAX * PANEL];
+  for (int i = 0; i < rows.rows * PANEL; i++) y[i] = 0.0f;
+  for (int i = 0; i < g.groups; i++) {
+    const GroupParts<const uint8_t> at = group_parts(g, w.has_bias != 0, panel, i);
+    for (int j = 0; j < rows.rows * PANEL; j++) c[j] = 0.0f;
+    for (int b = 0; b < g.blocks; b++, words += bytes, x += 2 * g.pairs)
+      ADD_BLOCK[rows.rows - 1](words, g.pairs, x, rows.ldx, c);
+    GroupScale s;
+    load_scale(w, at, s);
+    for (int r = 0; r < rows.rows; r++) {
+      const vf start = v_set1(rows.start[(size_t)r * g.groups + i]), sum = v_set1(rows.sum[(size_t)r * g.groups + i]);
+#pragma GCC unroll 8
+      for (int v = 0; v < VECTORS; v++) {
+        float* to = y + r * PANEL + v * VW;
+        vf total = v_fma(v_add(v_load(c + r * PANEL + v * VW), start), s.scale[v], v_load(to));
+        if (at.bias) total = v_fma(s.bias[v], sum, total);
+        v_store(to, total);
+      }
+    }
+  }
+}
+
+}  // namespace octavo::OCTAVO_ISA_NAME

@@ -1,0 +1,143 @@
+// isa_self_check: small linears of every kind on one class against the portable one and against themselves.
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "denormals.h"
+#include "linear.h"
+#include "panel.h"
+
+namespace octavo {
+namespace {
+
+struct Noise {
+  uint32_t state = 1;
+  uint32_t next() { return state = state * 1664525u + 1013904223u; }
+  uint8_t byte() { return (uint8_t)(next() >> 24); }
+  float unit() { return (float)(int32_t)next() * 0x1p-31f; }
+};
+
+uint16_t bf16_bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  return (uint16_t)(bits >> 16);
+}
+
+struct Case {
+  WeightKind kind;
+  int m, n, group, offset;
+  bool two_level, bias;
+};
+
+// A packed weight of noise. Half-precision scales between 2^-5 and 2^-4.
+struct Sample {
+  PackedLinear packed{};
+  std::unique_ptr<uint8_t[]> owned;
+
+  Sample(const Case& c, Noise& noise) {
+    std::vector<uint8_t> data((size_t)c.m * c.n), scale, bias;
+    std::vector<uint16_t> floats((size_t)c.m * c.n), super_scale, super_bias;
+    for (uint8_t& b : data) b = noise.byte();
+    for (uint16_t& b : floats) b = bf16_bits(noise.unit());
+    LogicalTensor t{};
+    t.kind = c.kind;
+    t.m = c.m;
+    t.n = c.n;
+    t.data = is_grouped(c.kind) ? (const void*)data.data() : floats.data();
+    if (is_grouped(c.kind)) {
+      t.group = c.group;
+      t.offset = c.offset;
+      const size_t scales = (size_t)c.m * (c.n / c.group), supers = (size_t)c.m * (c.n / SUPER_GROUP);
+      const auto halves = [&](std::vector<uint8_t>& out, size_t count) {
+        for (size_t i = 0; i < count; i++) {
+          out.push_back(noise.byte());
+          out.push_back(0x28);
+        }
+      };
+      if (c.two_level) {
+        for (size_t i = 0; i < scales; i++) {
+          scale.push_back(noise.byte() & 63);
+          bias.push_back(noise.byte() & 63);
+        }
+        for (size_t i = 0; i < supers; i++) {
+          super_scale.push_back(0x1400 | noise.byte());
+          super_bias.push_back(0x9400 | noise.byte());
+        }
+        t.super_scale = super_scale.data();
+        t.super_bias = super_bias.data();
+      } else {
+        halves(scale, scales);
+        halves(bias, scales);
+      }
+      t.scale = scale.data();
+      t.bias = c.bias ? bias.data() : nullptr;
+    }
+    const size_t bytes = packed_bytes(t);
+    owned = std::make_unique<uint8_t[]>(bytes + 64);
+    packed.data = (uint8_t*)(((uintptr_t)owned.get() + 63) / 64 * 64);
+    pack_linear(t, Isa::PORTABLE, packed);
+  }
+};
+
+std::vector<float> run_all(Isa isa, const Sample& w, const uint16_t* x, int rows, int ldx) {
+  std::vector<float> out((size_t)rows * w.packed.m);
+  std::vector<uint8_t> scratch(linear_scratch_bytes(w.packed.n, rows));
+  LinearArgs a{};
+  a.w = &w.packed;
+  a.x = x;
+  a.rows = rows;
+  a.ldx = ldx;
+  a.out = out.data();
+  a.ldo = w.packed.m;
+  const LinearKernels& kernels = linear_kernels(isa);
+  kernels.prepare(a, scratch.data());
+  kernels.run(a, 0, w.packed.panels, scratch.data());
+  return out;
+}
+
+bool agree(Isa isa, const std::vector<float>& got, const std::vector<float>& want) {
+  if (isa != Isa::AVX512) return std::memcmp(got.data(), want.data(), got.size() * 4) == 0;
+  double error = 0, size = 0;
+  for (size_t i = 0; i < got.size(); i++) {
+    error += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
+    size += (double)want[i] * want[i];
+  }
+  return error <= 1e-9 * size;
+}
+
+bool check_case(Isa isa, const Case& c, Noise& noise) {
+  const Sample w(c, noise);
+  const int ldx = (c.n + K_ALIGN - 1) / K_ALIGN * K_ALIGN, most = 48;
+  std::vector<uint16_t> x((size_t)most * ldx);
+  for (int r = 0; r < most; r++)
+    for (int k = 0; k < c.n; k++) x[(size_t)r * ldx + k] = bf16_bits(noise.unit());
+  const std::vector<float> want = run_all(Isa::PORTABLE, w, x.data(), 33, ldx);
+  for (const int rows : {1, 17, 33}) {
+    const std::vector<float> got = run_all(isa, w, x.data(), rows, ldx);
+    const std::vector<float> head(want.begin(), want.begin() + (size_t)rows * c.m);
+    if (!agree(isa, got, head)) return false;
+    const std::vector<float> alone = run_all(isa, w, x.data() + (size_t)(rows - 1) * ldx, 1, ldx);
+    if (std::memcmp(alone.data(), got.data() + (size_t)(rows - 1) * c.m, (size_t)c.m * 4)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool isa_self_check(Isa isa) {
+  if (!isa_supported(isa)) return false;
+  static const Case CASES[] = {
+      {WeightKind::BF16, 40, 104, 0, 0, false, false}, {WeightKind::I8, 40, 96, 32, 0, false, false},
+      {WeightKind::I8, 33, 256, 16, 0, true, false},   {WeightKind::U4, 40, 96, 32, 8, false, false},
+      {WeightKind::U4, 40, 96, 32, 0, false, true},    {WeightKind::U4, 33, 256, 32, 0, true, true},
+      {WeightKind::U4, 40, 256, 128, 8, false, false},
+  };
+  const FlushDenormals flush;
+  Noise noise;
+  for (const Case& c : CASES)
+    if (!check_case(isa, c, noise)) return false;
+  return true;
+}
+
+}  // namespace octavo

@@ -1,0 +1,27 @@
+"""An object of one instruction-set class must export nothing that the linker may pick for another class.
+
+A weak symbol (an inline function, a template of the standard library) compiled for AVX-512 could replace the copy that
+a plain machine runs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+OBJECTS = sorted((ROOT / "build").glob("**/isa_*.dir/**/*.o"))
+
+
+@pytest.mark.skipif(not OBJECTS, reason="the native part was not built in this tree")
+@pytest.mark.skipif(not shutil.which("nm"), reason="no nm")
+def test_class_objects_have_no_weak_symbols() -> None:
+    for path in OBJECTS:
+        listing = subprocess.run(["nm", "-C", path], capture_output=True, text=True, check=True).stdout
+        lines = [line.split(maxsplit=2) for line in listing.splitlines() if not line.startswith(" ")]
+        weak = [fields[2] for fields in lines if len(fields) == 3 and fields[1] in "WVu"]
+        assert not weak, f"{path.parts[-4]}: {weak}"
+        assert any("octavo::" in line for line in listing.splitlines())
