@@ -7,10 +7,12 @@ namespace nb = nanobind;
 
 namespace octavo {
 void bind_linear(nb::module_& m);
+void bind_sampling(nb::module_& m);
 }
 
 NB_MODULE(_native, m) {
   m.attr("__doc__") = "Octavo's native kernels.";
   octavo::bind_convert(m);
   octavo::bind_linear(m);
+  octavo::bind_sampling(m);
 }

@@ -1,0 +1,137 @@
+// Scans of sampling over a row of logits. Plain loops over blocks of 64: lanes are independent, reductions are integer
+// (or by largest), so every instruction-set class gives the same bits.
+#include "sampling_kernels.h"
+#include "sampling_math.h"
+
+#ifndef OCTAVO_ISA_amx  // the widest class here is avx512
+
+namespace octavo::OCTAVO_ISA_NAME {
+
+using namespace sampling_math;
+
+namespace {
+
+constexpr float INF = __builtin_inff();
+
+LogitScan scan(const float* x, int n, float* block_max) {
+  int32_t most = INT32_MIN, least = INT32_MAX;
+  int i = 0, block = 0;
+  for (; i + SCAN_BLOCK <= n; i += SCAN_BLOCK) {
+    int32_t high = INT32_MIN, low = INT32_MAX;
+    for (int l = 0; l < SCAN_BLOCK; l++) {
+      int32_t key = order_key(x[i + l]);
+      high = key > high ? key : high;
+      low = key < low ? key : low;
+    }
+    block_max[block++] = from_key(high);
+    most = high > most ? high : most;
+    least = low < least ? low : least;
+  }
+  if (i < n) {
+    int32_t high = INT32_MIN;
+    for (; i < n; i++) {
+      int32_t key = order_key(x[i]);
+      high = key > high ? key : high;
+      least = key < least ? key : least;
+    }
+    block_max[block] = from_key(high);
+    most = high > most ? high : most;
+  }
+  bool finite = most < order_key(INF) && most > order_key(-INF) && least >= order_key(-INF);
+  return {from_key(most), finite};
+}
+
+// A block's logits, padded with -inf at the row's end.
+struct Block {
+  float pad[SCAN_BLOCK];
+  const float* at(const float* x, int begin, int n) {
+    if (begin + SCAN_BLOCK <= n) return x + begin;
+    for (int l = 0; l < SCAN_BLOCK; l++) pad[l] = begin + l < n ? x[begin + l] : -INF;
+    return pad;
+  }
+};
+
+// Masses of one block, 0 for what the survivors' rule drops.
+void block_mass(const float* v, int begin, const Survivors& s, int32_t* __restrict high, int32_t* __restrict low) {
+  // Kept simple for the vectorizer: the clamp has a loop of its own, and masks stand for selects.
+  int32_t keep[SCAN_BLOCK];
+  float d[SCAN_BLOCK];
+  for (int l = 0; l < SCAN_BLOCK; l++) {
+    float exact = s.d(v[l]);
+    keep[l] = -int32_t((exact >= s.d_min) &
+                       ((v[l] > s.last_logit) | ((v[l] == s.last_logit) & (begin + l <= s.last_id))));
+    d[l] = clamp_exponent(exact);
+  }
+  for (int l = 0; l < SCAN_BLOCK; l++) {
+    mass_parts(exp_clamped(d[l]), high[l], low[l]);
+    high[l] &= keep[l];
+    low[l] &= keep[l];
+  }
+}
+
+uint64_t mass(const float* x, int n, const float* block_max, const Survivors& s) {
+  float floor = s.d_min > MASS_FLOOR ? s.d_min : MASS_FLOOR;
+  uint64_t highs = 0, lows = 0;
+  Block block;
+  for (int begin = 0; begin < n; begin += SCAN_BLOCK) {
+    float top = block_max[begin / SCAN_BLOCK];
+    if (!(s.d(top) >= floor) || top < s.last_logit) continue;
+    int32_t high[SCAN_BLOCK], low[SCAN_BLOCK];
+    block_mass(block.at(x, begin, n), begin, s, high, low);
+    uint64_t h = 0;
+    uint32_t w = 0;
+    for (int l = 0; l < SCAN_BLOCK; l++) h += uint32_t(high[l]);
+    for (int l = 0; l < SCAN_BLOCK; l++) w += uint32_t(low[l]);
+    highs += h;
+    lows += w;
+  }
+  return (highs << MASS_LOW_BITS) + lows;
+}
+
+void histogram(const float* x, int n, const float* block_max, const Survivors& s, uint64_t* buckets) {
+  float floor = s.d_min > MASS_FLOOR ? s.d_min : MASS_FLOOR;
+  Survivors all = {s.max, s.inv_temperature, s.d_min, -INF, INT32_MAX};
+  Block block;
+  for (int begin = 0; begin < n; begin += SCAN_BLOCK) {
+    if (!(s.d(block_max[begin / SCAN_BLOCK]) >= floor)) continue;
+    int32_t high[SCAN_BLOCK], low[SCAN_BLOCK], where[SCAN_BLOCK];
+    const float* v = block.at(x, begin, n);
+    block_mass(v, begin, all, high, low);
+    for (int l = 0; l < SCAN_BLOCK; l++) {
+      float d = s.d(v[l]);
+      where[l] = int32_t((d < MASS_FLOOR ? MASS_FLOOR : d) * -64.0f);
+    }
+    for (int l = 0; l < SCAN_BLOCK; l++)
+      buckets[where[l]] += (uint64_t(uint32_t(high[l])) << MASS_LOW_BITS) + uint32_t(low[l]);
+  }
+}
+
+void draw(const float* x, int n, const float* block_max, const Survivors& s, const NoiseKey& key, Winner& best) {
+  Block block;
+  for (int begin = 0; begin < n; begin += SCAN_BLOCK) {
+    float top = block_max[begin / SCAN_BLOCK], bar = float(best.score) - 0.001f;
+    if (!(s.d(top) >= s.d_min) || top < s.last_logit || s.d(top) + GUMBEL_MAX < bar) continue;
+    const float* v = block.at(x, begin, n);
+    uint32_t word[SCAN_BLOCK];
+    int32_t open[SCAN_BLOCK], any = 0;
+    for (int l = 0; l < SCAN_BLOCK; l++)
+      word[l] = philox(key.key0, key.key1, key.index, uint32_t(begin + l), key.purpose);
+    for (int l = 0; l < SCAN_BLOCK; l++) open[l] = s.d(v[l]) + gumbel_bound(word[l]) >= bar;
+    for (int l = 0; l < SCAN_BLOCK; l++) any |= open[l];
+    if (!any) continue;
+    for (int l = 0; l < SCAN_BLOCK; l++) {
+      if (!open[l] || !s.keeps(v[l], begin + l)) continue;
+      double score = double(s.d(v[l])) + gumbel(word[l]);
+      if (score > best.score || (score == best.score && begin + l < best.id)) best = {score, begin + l};
+    }
+  }
+}
+
+}  // namespace
+
+extern const SamplingKernels sampling_table;
+const SamplingKernels sampling_table = {scan, mass, histogram, draw};
+
+}  // namespace octavo::OCTAVO_ISA_NAME
+
+#endif

@@ -1,0 +1,343 @@
+// Choosing a token from one row of logits; see sampling.h for the order of steps.
+#include "sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "sampling_kernels.h"
+#include "sampling_math.h"
+
+namespace octavo {
+
+using namespace sampling_math;
+
+namespace {
+
+constexpr float INF = std::numeric_limits<float>::infinity();
+constexpr float LARGEST = std::numeric_limits<float>::max();
+constexpr uint32_t PURPOSE_TOKEN = 0;
+constexpr float NUCLEUS_FIRST_TRY = -8.0f;  // most nuclei lie within e^-8 of the most likely token
+constexpr size_t NUCLEUS_LIST = 4096;       // and hold fewer tokens than this; else the histogram finds the edge
+
+struct Candidate {
+  float logit;
+  int32_t id;
+  uint64_t mass;
+};
+
+bool before(const Candidate& a, const Candidate& b) {
+  return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
+// One row: the logits, their blocks' largest and the scan's facts.
+struct View {
+  const float* x;
+  int n;
+  const float* block_max;
+  LogitScan scan;
+  const SamplingKernels* kernels;
+
+  int blocks() const { return (n + SCAN_BLOCK - 1) / SCAN_BLOCK; }
+};
+
+struct Scratch {
+  std::vector<float> logits, saved, raw_max, block_max, order;
+  std::vector<Candidate> list;
+  std::vector<uint64_t> buckets;
+};
+
+Scratch& scratch() {
+  static thread_local Scratch s;
+  return s;
+}
+
+View look(const float* x, int n, std::vector<float>& block_max, const SamplingKernels& kernels) {
+  block_max.resize((n + SCAN_BLOCK - 1) / SCAN_BLOCK);
+  LogitScan scan = kernels.scan(x, n, block_max.data());
+  return {x, n, block_max.data(), scan, &kernels};
+}
+
+// Calls f(logit, id) for every token with logit >= least, ids ascending.
+template <class F>
+void each_from(const View& v, float least, F&& f) {
+  for (int b = 0; b < v.blocks(); b++) {
+    if (!(v.block_max[b] >= least)) continue;
+    int end = std::min(v.n, (b + 1) * SCAN_BLOCK);
+    for (int i = b * SCAN_BLOCK; i < end; i++)
+      if (v.x[i] >= least) f(v.x[i], i);
+  }
+}
+
+int32_t first_largest(const View& v) {
+  int b = 0;
+  while (v.block_max[b] != v.scan.max) b++;
+  int i = b * SCAN_BLOCK;
+  while (v.x[i] != v.scan.max) i++;
+  return i;
+}
+
+// A logit that at least k tokens reach (or -inf): the k-th largest of the blocks' largest.
+float reached_by(const View& v, int k, std::vector<float>& order) {
+  if (k > v.blocks()) return -INF;
+  if (k == 1) return v.scan.max;
+  order.assign(v.block_max, v.block_max + v.blocks());
+  std::nth_element(order.begin(), order.begin() + (k - 1), order.end(), [](float a, float b) { return a > b; });
+  return order[k - 1];
+}
+
+// The k first survivors of the order (all, if fewer; -inf never), unsorted, their masses unset.
+void take_top(const View& v, int k, const Survivors& s, Scratch& tmp) {
+  tmp.list.clear();
+  each_from(v, reached_by(v, k, tmp.order), [&](float logit, int32_t id) {
+    if (logit != -INF && s.keeps(logit, id)) tmp.list.push_back({logit, id, 0});
+  });
+  if (tmp.list.size() > size_t(k)) {
+    std::nth_element(tmp.list.begin(), tmp.list.begin() + (k - 1), tmp.list.end(), before);
+    tmp.list.resize(k);
+  }
+}
+
+// Cuts the list to the shortest prefix of its order whose mass reaches `wanted`; never empty.
+void cut_at_mass(std::vector<Candidate>& list, uint64_t wanted) {
+  size_t low = 0, high = list.size();
+  while (high - low > 32) {
+    size_t middle = low + (high - low) / 2;
+    std::nth_element(list.begin() + low, list.begin() + middle, list.begin() + high, before);
+    uint64_t upper = 0;
+    for (size_t i = low; i < middle; i++) upper += list[i].mass;
+    if (upper >= wanted) {
+      high = middle;
+    } else {
+      wanted -= upper;
+      low = middle;
+    }
+  }
+  std::sort(list.begin() + low, list.begin() + high, before);
+  uint64_t sum = 0;
+  size_t end = low;
+  while (end < high) {
+    sum += list[end++].mass;
+    if (sum >= wanted) break;
+  }
+  list.resize(end);
+}
+
+uint64_t wanted_mass(double top_p, uint64_t total) {
+  uint64_t wanted = uint64_t(std::ceil(top_p * double(total)));
+  return std::clamp<uint64_t>(wanted, 1, total);
+}
+
+void end_after(Survivors& s, const std::vector<Candidate>& list) {
+  const Candidate& last = *std::max_element(list.begin(), list.end(), before);
+  s.last_logit = last.logit;
+  s.last_id = last.id;
+}
+
+// top-p over a whole row. Leaves the survivors in tmp.list and returns true, or only narrows `s` and returns false.
+bool nucleus(const View& v, double top_p, Survivors& s, Scratch& tmp) {
+  uint64_t wanted = wanted_mass(top_p, v.kernels->mass(v.x, v.n, v.block_max, s));
+  uint64_t have = 0;
+  tmp.list.clear();
+  for (int b = 0; b < v.blocks() && tmp.list.size() <= NUCLEUS_LIST; b++) {
+    if (!(s.d(v.block_max[b]) >= NUCLEUS_FIRST_TRY)) continue;
+    int end = std::min(v.n, (b + 1) * SCAN_BLOCK);
+    for (int i = b * SCAN_BLOCK; i < end; i++) {
+      float d = s.d(v.x[i]);
+      if (d < NUCLEUS_FIRST_TRY || d < s.d_min) continue;
+      tmp.list.push_back({v.x[i], i, mass_of(d)});
+      have += tmp.list.back().mass;
+    }
+  }
+  if (tmp.list.size() <= NUCLEUS_LIST && have >= wanted) {
+    cut_at_mass(tmp.list, wanted);
+    end_after(s, tmp.list);
+    return true;
+  }
+  tmp.buckets.assign(MASS_BUCKETS, 0);
+  v.kernels->histogram(v.x, v.n, v.block_max, s, tmp.buckets.data());
+  int edge = 0;
+  while (tmp.buckets[edge] < wanted) wanted -= tmp.buckets[edge++];
+  tmp.list.clear();
+  for (int b = 0; b < v.blocks(); b++) {
+    if (!(s.d(v.block_max[b]) * -64.0f < float(edge + 1))) continue;
+    int end = std::min(v.n, (b + 1) * SCAN_BLOCK);
+    for (int i = b * SCAN_BLOCK; i < end; i++) {
+      float d = s.d(v.x[i]);
+      if (d >= s.d_min && d >= MASS_FLOOR && int32_t(d * -64.0f) == edge) tmp.list.push_back({v.x[i], i, mass_of(d)});
+    }
+  }
+  cut_at_mass(tmp.list, wanted);
+  end_after(s, tmp.list);
+  return false;
+}
+
+// Applies min-p, top-k and top-p. True: tmp.list holds the survivors (and `s` describes them too).
+bool truncate(const View& v, const SamplingOptions& o, Survivors& s, Scratch& tmp) {
+  if (o.min_p > 0.0) {
+    double least = log_double(o.min_p);
+    s.d_min = float(least);
+    if (double(s.d_min) < least) s.d_min = std::nextafter(s.d_min, INF);
+  }
+  bool top_k = o.top_k > 0 && o.top_k < v.n, top_p = o.top_p < 1.0;
+  if (!top_k) return top_p && nucleus(v, o.top_p, s, tmp);
+  take_top(v, o.top_k, s, tmp);
+  if (top_p) {
+    uint64_t total = 0;
+    for (Candidate& c : tmp.list) total += c.mass = mass_of(s.d(c.logit));
+    cut_at_mass(tmp.list, wanted_mass(o.top_p, total));
+  }
+  end_after(s, tmp.list);
+  return true;
+}
+
+int32_t draw(const View& v, const NoiseKey& key, const Survivors& s, const std::vector<Candidate>* list) {
+  auto score = [&](float logit, int32_t id) {
+    return double(s.d(logit)) + gumbel(philox(key.key0, key.key1, key.index, uint32_t(id), key.purpose));
+  };
+  int32_t likely = first_largest(v);
+  Winner best = {score(v.scan.max, likely), likely};
+  if (!list) {
+    v.kernels->draw(v.x, v.n, v.block_max, s, key, best);
+    return best.id;
+  }
+  for (const Candidate& c : *list) {
+    if (double(s.d(c.logit)) + GUMBEL_MAX < best.score) continue;
+    double value = score(c.logit, c.id);
+    if (value > best.score || (value == best.score && c.id < best.id)) best = {value, c.id};
+  }
+  return best.id;
+}
+
+// The chosen token, then the `top` first, of the distribution over the survivors of v.
+std::vector<LogprobEntry> logprobs_of(const View& v, const Survivors& s, int32_t chosen, int top, Scratch& tmp) {
+  double log_total = log_double(double(v.kernels->mass(v.x, v.n, v.block_max, s)) * MASS_UNIT);
+  auto logprob = [&](float logit) {
+    return float((double(logit) - double(s.max)) * double(s.inv_temperature) - log_total);
+  };
+  float at = v.x[chosen];
+  int32_t rank = 1;
+  each_from(v, at, [&](float logit, int32_t id) { rank += logit > at || id < chosen; });
+  std::vector<LogprobEntry> entries = {{chosen, logprob(at), rank}};
+  if (top <= 0) return entries;
+  take_top(v, std::min(top, v.n), s, tmp);
+  std::sort(tmp.list.begin(), tmp.list.end(), before);
+  for (size_t i = 0; i < tmp.list.size(); i++)
+    entries.push_back({tmp.list[i].id, logprob(tmp.list[i].logit), int32_t(i) + 1});
+  return entries;
+}
+
+Survivors everyone(const View& v, double temperature) {
+  return {v.scan.max, float(1.0 / temperature), -INF, -INF, std::numeric_limits<int32_t>::max()};
+}
+
+bool edits(const RowRequest& row) {
+  const SamplingState& state = *row.state;
+  return state.counts() || state.options.has_allowed || !state.options.bias.empty() || !row.banned.empty() || row.mask;
+}
+
+// The row's logits with bias, penalties, allowed ids, bans and mask applied, in tmp.logits.
+void edit(const RowRequest& row, int vocab, Scratch& tmp) {
+  const SamplingState& state = *row.state;
+  tmp.logits.assign(row.logits, row.logits + vocab);
+  float* x = tmp.logits.data();
+  for (auto [id, value] : state.options.bias) x[id] = x[id] + value;
+  if (state.counts()) state.penalize(x, vocab, row.extra);
+  if (state.options.has_allowed) {
+    tmp.saved.clear();
+    for (int32_t id : state.options.allowed) tmp.saved.push_back(x[id]);
+    std::fill(x, x + vocab, -INF);
+    size_t i = 0;
+    for (int32_t id : state.options.allowed) x[id] = tmp.saved[i++];
+  }
+  for (int32_t id : row.banned) x[id] = -INF;
+  if (row.mask)
+    for (int i = 0; i < vocab; i++) x[i] = (row.mask[i >> 5] >> (i & 31)) & 1 ? x[i] : -INF;
+}
+
+}  // namespace
+
+SamplingState::SamplingState(SamplingOptions o, const std::vector<int32_t>& prompt) : options(std::move(o)) {
+  if (options.repetition != 1.0f)
+    for (int32_t id : prompt) seen(id).prompt++;
+}
+
+SamplingState::Seen& SamplingState::seen(int32_t id) {
+  auto [at, fresh] = place_.try_emplace(id, int32_t(seen_.size()));
+  if (fresh) seen_.push_back({id, 0, 0});
+  return seen_[at->second];
+}
+
+void SamplingState::append(int32_t token) {
+  seen(token).output++;
+  output_.push_back(token);
+}
+
+void SamplingState::truncate(size_t length) {
+  for (; output_.size() > length; output_.pop_back()) seen(output_.back()).output--;
+}
+
+float SamplingState::penalized(float logit, int32_t output) const {
+  if (logit == -INF) return logit;
+  if (options.repetition != 1.0f) logit = logit > 0.0f ? logit / options.repetition : logit * options.repetition;
+  if (output > 0) logit = (logit - options.frequency * float(output)) - options.presence;
+  return std::clamp(logit, -LARGEST, LARGEST);
+}
+
+void SamplingState::penalize(float* logits, int vocab, const std::vector<int32_t>& extra) const {
+  std::vector<Seen> late;  // ids of `extra`: few
+  for (int32_t id : extra) {
+    auto same = std::find_if(late.begin(), late.end(), [id](const Seen& s) { return s.id == id; });
+    if (same != late.end()) {
+      same->output++;
+      continue;
+    }
+    auto at = place_.find(id);
+    Seen known = at == place_.end() ? Seen{id, 0, 0} : seen_[at->second];
+    late.push_back({id, known.prompt, known.output + 1});
+  }
+  for (const Seen& s : late)
+    if (s.id >= 0 && s.id < vocab) logits[s.id] = penalized(logits[s.id], s.output);
+  for (const Seen& s : seen_) {
+    if (s.id < 0 || s.id >= vocab || s.prompt + s.output == 0) continue;
+    bool done = std::any_of(late.begin(), late.end(), [&](const Seen& l) { return l.id == s.id; });
+    if (!done) logits[s.id] = penalized(logits[s.id], s.output);
+  }
+}
+
+RowChoice choose(const RowRequest& row, int vocab, int isa) {
+  const SamplingKernels& kernels = sampling_kernels(isa);
+  const SamplingOptions& o = row.state->options;
+  Scratch& tmp = scratch();
+  RowChoice out;
+  View raw = look(row.logits, vocab, tmp.raw_max, kernels), v = raw;
+  if (!raw.scan.finite) return out;
+  if (edits(row)) {
+    edit(row, vocab, tmp);
+    v = look(tmp.logits.data(), vocab, tmp.block_max, kernels);
+    if (!v.scan.finite) return out;
+  }
+  bool greedy = o.temperature < GREEDY_BELOW;
+  Survivors s = everyone(v, greedy ? 1.0 : o.temperature);
+  if (greedy) {
+    out.id = first_largest(v);
+  } else {
+    NoiseKey key = {uint32_t(o.seed), uint32_t(o.seed >> 32), row.index, PURPOSE_TOKEN};
+    bool listed = truncate(v, o, s, tmp);
+    out.id = draw(v, key, s, listed ? &tmp.list : nullptr);
+  }
+  out.finite = true;
+  if (row.top >= 0)
+    out.logprobs = row.processed ? logprobs_of(v, s, out.id, row.top, tmp)
+                                 : logprobs_of(raw, everyone(raw, 1.0), out.id, row.top, tmp);
+  return out;
+}
+
+std::vector<LogprobEntry> raw_logprobs(const float* logits, int vocab, int32_t target, int top, int isa) {
+  Scratch& tmp = scratch();
+  View raw = look(logits, vocab, tmp.raw_max, sampling_kernels(isa));
+  if (!raw.scan.finite) return {};
+  return logprobs_of(raw, everyone(raw, 1.0), target, top, tmp);
+}
+
+}  // namespace octavo

@@ -1,0 +1,51 @@
+// The scans of sampling over one whole row of logits, compiled per instruction-set class. All classes give equal bits.
+#pragma once
+#include <cstdint>
+
+namespace octavo {
+
+constexpr int SCAN_BLOCK = 64;         // logits per entry of block_max
+constexpr int MASS_BUCKETS = 2048;     // of the histogram over d, 1/64 nat each
+
+struct LogitScan {
+  float max;    // meaningful when finite
+  bool finite;  // no NaN, no +inf, not all -inf
+};
+
+// Tokens that truncation leaves: d >= d_min, and (logit, id) not after (logit, id) of the last kept, where d =
+// (logit - max) / temperature in f32 and the order is logit descending, then id ascending.
+struct Survivors {
+  float max, inv_temperature, d_min;
+  float last_logit;
+  int32_t last_id;
+
+  __attribute__((always_inline)) float d(float logit) const { return (logit - max) * inv_temperature; }
+  __attribute__((always_inline)) bool keeps(float logit, int32_t id) const {
+    return d(logit) >= d_min && (logit > last_logit || (logit == last_logit && id <= last_id));
+  }
+};
+
+struct NoiseKey {
+  uint32_t key0, key1, index, purpose;
+};
+
+struct Winner {
+  double score;  // d + Gumbel noise
+  int32_t id;
+};
+
+struct SamplingKernels {
+  // block_max[i]: largest of x[64 i, 64 i + 64).
+  LogitScan (*scan)(const float* x, int n, float* block_max);
+  // Exact sum of the mass (sampling_math.h) of all survivors.
+  uint64_t (*mass)(const float* x, int n, const float* block_max, const Survivors& s);
+  // Adds the mass of every token with d >= d_min to bucket floor(-64 d); last_logit and last_id are not looked at.
+  void (*histogram)(const float* x, int n, const float* block_max, const Survivors& s, uint64_t* buckets);
+  // Improves `best` over all survivors. A token is skipped only when its largest possible score is below the best.
+  void (*draw)(const float* x, int n, const float* block_max, const Survivors& s, const NoiseKey& key, Winner& best);
+};
+
+// isa: 0 portable, 1 avx2, 2 avx512; -1 the best that this processor has. Classes that it lacks give the next lower.
+const SamplingKernels& sampling_kernels(int isa);
+
+}  // namespace octavo

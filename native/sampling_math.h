@@ -1,0 +1,117 @@
+// Arithmetic of sampling, written out so that bits depend on nothing but IEEE 754: Philox, exp, log, Gumbel noise, mass.
+//
+// Everything has internal linkage: this header is compiled once per instruction-set class as well, and no class may
+// hand its code to another through the linker. Contraction is off for the whole build.
+#pragma once
+#include <cstdint>
+
+namespace octavo::sampling_math {
+
+template <class To, class From>
+__attribute__((always_inline)) static inline To bits_of(From x) {
+  return __builtin_bit_cast(To, x);
+}
+
+// Philox4x32-10 (Salmon et al., SC 2011), first output word. key = seed, counter = (index, token, purpose, 0).
+static inline uint32_t philox(uint32_t key0, uint32_t key1, uint32_t index, uint32_t token, uint32_t purpose) {
+  uint32_t c0 = index, c1 = token, c2 = purpose, c3 = 0;
+  for (int round = 0; round < 10; round++) {
+    uint64_t p0 = 0xD2511F53ull * c0, p1 = 0xCD9E8D57ull * c2;
+    uint32_t n0 = uint32_t(p1 >> 32) ^ c1 ^ key0, n2 = uint32_t(p0 >> 32) ^ c3 ^ key1;
+    c1 = uint32_t(p1);
+    c3 = uint32_t(p0);
+    c0 = n0;
+    c2 = n2;
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  return c0;
+}
+
+// ln x for positive normal x, relative error below 1e-15: x = m 2^e, m in [sqrt(1/2), sqrt(2)), series in (m-1)/(m+1).
+static inline double log_double(double x) {
+  uint64_t bits = bits_of<uint64_t>(x);
+  int64_t e = int64_t(bits >> 52) - 1023;
+  double m = bits_of<double>((bits & 0x000fffffffffffffull) | 0x3ff0000000000000ull);
+  if (m > 1.4142135623730951) {
+    m = m * 0.5;
+    e = e + 1;
+  }
+  double s = (m - 1.0) / (m + 1.0), q = s * s;
+  double p = 1.0 / 21;
+  p = p * q + 1.0 / 19;
+  p = p * q + 1.0 / 17;
+  p = p * q + 1.0 / 15;
+  p = p * q + 1.0 / 13;
+  p = p * q + 1.0 / 11;
+  p = p * q + 1.0 / 9;
+  p = p * q + 1.0 / 7;
+  p = p * q + 1.0 / 5;
+  p = p * q + 1.0 / 3;
+  p = p * q;
+  return double(e) * 0.6931471805599453 + (2.0 * s + 2.0 * (s * p));
+}
+
+// Standard Gumbel noise of one random word: -ln(-ln u), u = (r + 1/2) / 2^32. Never above GUMBEL_MAX = 33 ln 2.
+constexpr float GUMBEL_MAX = 22.88f;
+
+static inline double gumbel(uint32_t r) {
+  double u = (double(r) + 0.5) * 0x1p-32;
+  return -log_double(-log_double(u));
+}
+
+// A float at or above gumbel(r), loose by less than 0.1: -ln u >= 1 - u, and ln is bounded by its chords at powers of 2.
+static inline float gumbel_bound(uint32_t r) {
+  float t = float(int32_t(~r >> 1)) + 0.25f;  // (1 - u) 2^31, from below
+  float log2_t = float(bits_of<int32_t>(t)) * 0x1p-23f;  // exponent and mantissa read as one number
+  return 158.0f * 0.69314718f - log2_t * 0.69314718f + 0.01f;
+}
+
+// e^d for d <= 0, relative error below 2e-7, in two steps: below -87, -inf included, it is e^-87.
+static inline float clamp_exponent(float d) {
+  return d < -87.0f ? -87.0f : d;
+}
+static inline float exp_clamped(float d) {
+  float k = d * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: the sum's low bits are the rounded integer
+  int32_t n = bits_of<int32_t>(k) << 23;
+  k = k - 12582912.0f;
+  float r = (d - k * 0.693359375f) - k * -2.12194440e-4f;
+  float p = 1.0f / 5040;
+  p = p * r + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  return bits_of<float>(bits_of<int32_t>(p) + n);
+}
+
+// Probability mass as an integer in units of 2^-44, so that sums are exact in any order. High part in units of 2^-30.
+constexpr int MASS_LOW_BITS = 14;
+constexpr double MASS_UNIT = 0x1p-44;
+constexpr float MASS_FLOOR = -31.0f;  // e^d below this is less than one unit: its mass is 0
+constexpr int MAX_VOCABULARY = 1 << 19;  // sums stay below 2^63
+
+static inline void mass_parts(float e, int32_t& high, int32_t& low) {
+  float scaled = e * 0x1p30f;
+  high = int32_t(scaled);
+  low = int32_t((scaled - float(high)) * float(1 << MASS_LOW_BITS));
+}
+
+static inline uint64_t mass_of(float d) {
+  int32_t high, low;
+  mass_parts(exp_clamped(clamp_exponent(d)), high, low);
+  return (uint64_t(uint32_t(high)) << MASS_LOW_BITS) + uint32_t(low);
+}
+
+// A float's place among floats as a signed integer; +0 above -0. +inf and NaN lie at the ends.
+static inline int32_t order_key(float x) {
+  int32_t b = bits_of<int32_t>(x);
+  return b ^ ((b >> 31) & 0x7fffffff);
+}
+static inline float from_key(int32_t key) {
+  return bits_of<float>(key ^ ((key >> 31) & 0x7fffffff));
+}
+
+}  // namespace octavo::sampling_math

@@ -1,0 +1,151 @@
+"""Sampler: a step's logits and the requests' parameters in, tokens and log-probabilities out, in one native call.
+
+It owns what a request carries from step to step (compiled options, token counts), by request id, until `forget`.
+The noise of a token is a function of (seed, absolute index, token id) alone, so the choice does not depend on
+batch mates, on drafts or on how often it is made. Logits are never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from octavo import _native
+from octavo.request import Request, TokenLogprobs
+
+
+@dataclass(slots=True)
+class SampleRow:
+    """One token to be chosen.
+
+    logits_row: its row in the logits. index: absolute index of the sampled token. extra_ids: draft tokens between the
+    request's known tokens and this row; they count as output. mask: numpy uint32, bit `id & 31` of word `id >> 5` set
+    where the token is allowed, or None.
+    """
+
+    request: Request
+    logits_row: int
+    index: int
+    extra_ids: tuple[int, ...] = ()
+    mask: Any = None
+
+
+class Sampled(NamedTuple):
+    """finite False: the row held NaN or infinity, or nothing was left to choose from; token_id is then -1."""
+
+    token_id: int
+    logprobs: TokenLogprobs | None
+    finite: bool
+
+
+@dataclass(slots=True)
+class _Compiled:
+    """A request's native state, with what Python needs at every step beside it."""
+
+    state: Any
+    top: int  # log-probabilities wanted besides the chosen token's; -1: none
+    processed: bool
+    min_tokens: int
+    enders: tuple[int, ...]  # ids that min_tokens bans
+    bad_words: tuple[tuple[int, ...], ...]
+    counts: bool
+    last: int = -1  # the last output token that was counted
+
+
+class Sampler:
+    """Chooses tokens for a vocabulary of `vocab_size`, the width of the logits."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._compiled: dict[str, _Compiled] = {}
+
+    def sample(self, logits: Any, rows: Sequence[SampleRow]) -> list[Sampled]:
+        """logits: numpy float32 [R, V], contiguous. One Sampled per row, in order."""
+        if not rows:
+            return []
+        choices = _native.sample(logits, [self._encode(row) for row in rows])
+        return [
+            Sampled(token, None if entries is None else TokenLogprobs(entries), finite)
+            for token, finite, entries in choices
+        ]
+
+    def prompt_logprobs(self, logits: Any, rows: Sequence[tuple[int, int, int]]) -> list[TokenLogprobs]:
+        """rows: (logits row, target id, top). Of the raw logits, the target first. A row not finite has no entries."""
+        if not rows:
+            return []
+        return [TokenLogprobs(entries) for entries in _native.prompt_logprobs(logits, list(rows))]
+
+    def forget(self, request_id: str) -> None:
+        """Frees the request's state; unknown ids are ignored."""
+        self._compiled.pop(request_id, None)
+
+    def _encode(self, row: SampleRow) -> tuple[Any, ...]:
+        request = row.request
+        known = self._compiled.get(request.id)
+        if known is None:
+            known = self._compiled[request.id] = self._compile(request)
+        if known.counts:
+            _count(known, request.output_ids)
+        banned: tuple[int, ...] = ()
+        if known.min_tokens > len(request.output_ids) + len(row.extra_ids):
+            banned = known.enders
+        if known.bad_words:
+            banned = (*banned, *_completions(known.bad_words, request.output_ids, row.extra_ids))
+        return (known.state, row.logits_row, row.index, row.extra_ids, banned, row.mask, known.top, known.processed)
+
+    def _compile(self, request: Request) -> _Compiled:
+        params = request.params
+        params.check_vocabulary(self._vocab_size)
+        state = _native.SamplingState(
+            temperature=params.temperature,
+            top_k=params.top_k,
+            top_p=params.top_p,
+            min_p=params.min_p,
+            presence=params.presence_penalty,
+            frequency=params.frequency_penalty,
+            repetition=params.repetition_penalty,
+            seed=request.seed % (1 << 64),
+            bias=list(params.logit_bias.items()),
+            allowed=None if params.allowed_token_ids is None else list(params.allowed_token_ids),
+            prompt=list(request.prompt_ids) if params.repetition_penalty != 1.0 else [],
+        )
+        return _Compiled(
+            state,
+            top=-1 if params.logprobs is None else params.logprobs,
+            processed=params.logprobs_mode == "processed",
+            min_tokens=params.min_tokens,
+            enders=self._inside({*request.eos_ids, *params.stop_token_ids}),
+            bad_words=tuple(word for word in request.bad_word_ids if word and self._inside(word) == word),
+            counts=state.counts,
+        )
+
+    def _inside(self, ids: Iterable[int]) -> tuple[int, ...]:
+        return tuple(token for token in ids if 0 <= token < self._vocab_size)
+
+
+def _count(known: _Compiled, output_ids: list[int]) -> None:
+    """Brings the native counts to `output_ids`: the new tokens only, unless some were taken back."""
+    state = known.state
+    counted = state.num_output
+    if counted > len(output_ids):
+        state.truncate(len(output_ids))
+        counted = len(output_ids)
+        known.last = output_ids[-1] if output_ids else -1
+    if counted and output_ids[counted - 1] != known.last:
+        state.truncate(0)
+        counted = 0
+    if counted < len(output_ids):
+        state.append(output_ids[counted:])
+        known.last = output_ids[-1]
+
+
+def _completions(
+    bad_words: tuple[tuple[int, ...], ...], output_ids: list[int], extra_ids: tuple[int, ...]
+) -> Iterable[int]:
+    """Last ids of the bad words whose other ids end the output; a word that begins in the prompt is not looked for."""
+    longest = max(len(word) for word in bad_words) - 1
+    tail = (*output_ids[max(len(output_ids) - longest, 0) :], *extra_ids)
+    for *start, last in bad_words:
+        if not start or (len(start) <= len(tail) and list(tail[-len(start) :]) == start):
+            yield last
