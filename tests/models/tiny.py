@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -29,6 +30,11 @@ MEMBERS = {
     "llama": ("LlamaConfig", {"attention_bias": False, "tie_word_embeddings": False}),
     "llama-biased": ("LlamaConfig", {"attention_bias": True, "tie_word_embeddings": True}),
     "mistral": ("MistralConfig", {"sliding_window": None, "head_dim": 24, "tie_word_embeddings": False}),
+    "mistral-window": ("MistralConfig", {"sliding_window": 8, "head_dim": 24, "tie_word_embeddings": False}),
+    "qwen2-window": (
+        "Qwen2Config",
+        {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1, "tie_word_embeddings": True},
+    ),
     "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", {"head_dim": 32, "tie_word_embeddings": False}),
     "smollm3": ("SmolLM3Config", {"num_hidden_layers": 5, "no_rope_layer_interval": 2, "pad_token_id": 0}),
@@ -51,6 +57,7 @@ ROPES = {
 }
 
 
+@lru_cache(maxsize=4)
 def twin(member: str, rope: str = "default"):
     """(transformers model in float32, its config.json as a mapping), seeded by the member."""
     name, extra = MEMBERS[member]

@@ -21,6 +21,11 @@ def lower(program: Program, kinds: Mapping[str, str], stored_bytes: Mapping[str,
     return fuse(quantize(bind(program, kinds, stored_bytes)))
 
 
+def default_kinds(program: Program) -> dict[str, str]:
+    """Kinds where no tensor header is at hand: matrices bf16, vectors f32."""
+    return {name: "f32" if len(weight.shape) == 1 else "bf16" for name, weight in program.weights.items()}
+
+
 def bind(program: Program, kinds: Mapping[str, str], stored_bytes: Mapping[str, int] | None = None) -> Program:
     """Says what each weight is held as (f32, bf16, i8, u4) and, where known, in how many bytes."""
     _expect(program, "plain", "bind")

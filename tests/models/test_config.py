@@ -1,0 +1,203 @@
+"""What a checkpoint says: both generations of config.json, GGUF metadata, and wrong values that name their field."""
+
+import math
+import sys
+
+import pytest
+
+from octavo.config import ModelConfig
+from octavo.errors import ConfigError, UnsupportedError
+from octavo.models.registry import ROWS, program_for
+
+GOOD = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "eos_token_id": [2, 7],
+    "bos_token_id": 1,
+}
+GGUF = {
+    "general.architecture": "llama",
+    "llama.embedding_length": 64,
+    "llama.block_count": 2,
+    "llama.attention.head_count": 4,
+    "llama.attention.head_count_kv": 2,
+    "llama.feed_forward_length": 96,
+    "llama.context_length": 512,
+    "llama.rope.freq_base": 100000.0,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "tokenizer.ggml.bos_token_id": 1,
+    "tokenizer.ggml.eos_token_id": 2,
+}
+TENSORS = {"token_embd.weight": (100, 64)}
+
+
+def test_two_generations_say_the_same():
+    old = ModelConfig.from_mapping(
+        {**GOOD, "torch_dtype": "bfloat16", "rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}
+    )
+    parameters = {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}
+    new = ModelConfig.from_mapping({**GOOD, "dtype": "bfloat16", "rope_parameters": parameters})
+    assert old == new
+    assert (old.rope.type, old.rope.theta, old.rope.factor) == ("linear", 5e5, 2.0)
+    assert (old.head_dim, old.eos_ids, old.bos_id, old.warnings) == (16, (2, 7), 1, ())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("hidden_size", -1),
+        ("hidden_size", 64.0),
+        ("hidden_size", None),
+        ("num_attention_heads", 0),
+        ("num_attention_heads", True),
+        ("num_key_value_heads", 3),
+        ("num_hidden_layers", 10**9),
+        ("head_dim", 7),
+        ("vocab_size", "100"),
+        ("max_position_embeddings", 2**40),
+        ("intermediate_size", 0),
+        ("rms_norm_eps", math.nan),
+        ("rope_theta", math.nan),
+        ("rope_theta", -1.0),
+        ("eos_token_id", "</s>"),
+        ("no_rope_layers", [1]),
+        ("architectures", []),
+        ("tie_word_embeddings", "yes"),
+        ("layer_types", ["full_attention"]),
+        ("rope_scaling", 3),
+    ],
+)
+def test_a_wrong_value_names_its_field(field, value):
+    with pytest.raises(ConfigError, match=field) as caught:
+        ModelConfig.from_mapping({**GOOD, field: value})
+    assert caught.value.exit_code == 78
+    assert "\n" not in caught.value.line()
+
+
+@pytest.mark.parametrize("factor", [None, 0, math.inf, "4"])
+def test_a_scaled_rope_needs_its_factor(factor):
+    with pytest.raises(ConfigError, match="factor"):
+        ModelConfig.from_mapping({**GOOD, "rope_scaling": {"rope_type": "linear", "factor": factor}})
+
+
+def test_hidden_size_that_heads_do_not_divide_needs_head_dim():
+    with pytest.raises(ConfigError, match="head_dim"):
+        ModelConfig.from_mapping({**GOOD, "hidden_size": 66})
+    assert ModelConfig.from_mapping({**GOOD, "hidden_size": 66, "head_dim": 16}).head_dim == 16
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("hidden_act", "relu"),
+        ("quantization_config", {"quant_method": "gptq"}),
+        ("mlp_bias", True),
+        ("rope_scaling", {"rope_type": "su", "factor": 2.0}),
+        ("layer_types", ["linear_attention", "full_attention"]),
+        ("rope_parameters", {"full_attention": {"rope_theta": 1e4}}),
+    ],
+)
+def test_what_no_operator_computes_is_refused_by_name(field, value):
+    with pytest.raises(UnsupportedError, match=r"rope_type|" + field):
+        ModelConfig.from_mapping({**GOOD, field: value})
+
+
+def test_code_in_a_checkpoint_is_ignored_with_a_warning(monkeypatch):
+    def forbidden(*args, **kwargs):
+        raise AssertionError("nothing may be imported or opened")
+
+    told = {**GOOD, "auto_map": {"AutoModel": "evil.Model"}, "trust_remote_code": True}
+    before = set(sys.modules)
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", forbidden)
+        patch.setattr("socket.socket", forbidden)
+        config = ModelConfig.from_mapping({**told, "_attn_implementation_internal": "evil/kernel"})
+    assert set(sys.modules) == before
+    assert [warning.split()[0] for warning in config.warnings] == [
+        "auto_map",
+        "trust_remote_code",
+        "_attn_implementation_internal",
+    ]
+    assert program_for(config).exports == ("logits",)
+
+
+def test_unknown_architecture():
+    config = ModelConfig.from_mapping({**GOOD, "architectures": ["MambaForCausalLM"]})
+    with pytest.raises(ConfigError, match="MambaForCausalLM") as caught:
+        program_for(config)
+    assert caught.value.exit_code == 78
+
+
+def test_gguf_metadata():
+    config = ModelConfig.from_gguf(GGUF, TENSORS)
+    program = program_for(config)
+    assert (config.vocab_size, config.tie_embeddings, config.attention_bias) == (100, True, False)
+    assert (config.eos_ids, config.bos_id, config.rope.theta) == ((2,), 1, 1e5)
+    assert program.weights["0.wq"].prep == (("unpermute_rope", 4),)
+    assert program.weights["0.wk"].prep == (("unpermute_rope", 2),)
+    assert program.weights["0.wv"].prep == ()
+    assert program.weights["1.wdown"].sources["gguf"] == "blk.1.ffn_down.weight"
+    assert "head" not in program.weights
+
+
+def test_gguf_of_a_member_that_is_half_split():
+    metadata = {key.replace("llama", "qwen2"): value for key, value in GGUF.items()}
+    tensors = {**TENSORS, "output.weight": (100, 64), "blk.0.attn_q.bias": (64,)}
+    program = program_for(ModelConfig.from_gguf({**metadata, "general.architecture": "qwen2"}, tensors))
+    assert program.weights["0.wq"].prep == ()
+    assert program.weights["0.bq"].sources["gguf"] == "blk.0.attn_q.bias"
+    assert "head" in program.weights
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("general.architecture", None),
+        ("llama.block_count", 0),
+        ("llama.attention.head_count", [4, 4]),
+        ("llama.context_length", None),
+        ("llama.attention.layer_norm_rms_epsilon", -1.0),
+        ("llama.rope.freq_base", math.inf),
+    ],
+)
+def test_a_wrong_gguf_value_names_its_key(key, value):
+    with pytest.raises(ConfigError, match=key):
+        ModelConfig.from_gguf({**GGUF, key: value}, TENSORS)
+
+
+def test_gguf_frequency_divisors_are_needed_where_the_file_has_them():
+    tensors = {**TENSORS, "rope_freqs.weight": (8,)}
+    with pytest.raises(ConfigError, match="rope_freqs"):
+        ModelConfig.from_gguf(GGUF, tensors)
+    config = ModelConfig.from_gguf(GGUF, tensors, [2.0] * 8)
+    angles = next(op for op in program_for(config).ops if op.kind == "rope_angles")
+    assert angles.attrs["inv_freq"][0] == 0.5
+
+
+def test_windows():
+    def windows(**fields):
+        return ModelConfig.from_mapping({**GOOD, **fields}).windows
+
+    assert windows() is None
+    assert windows(sliding_window=None) == (0, 0)
+    assert windows(sliding_window=8) == (8, 8)
+    assert windows(sliding_window=8, use_sliding_window=False, max_window_layers=1) == (0, 0)
+    assert windows(sliding_window=8, use_sliding_window=True, max_window_layers=1) == (0, 8)
+    assert windows(sliding_window=8, layer_types=["sliding_attention", "full_attention"]) == (8, 0)
+
+
+def test_every_row_writes_a_program():
+    for architecture in ROWS:
+        if architecture.endswith("ForCausalLM"):
+            program = program_for(ModelConfig.from_mapping({**GOOD, "architectures": [architecture]}))
+        else:
+            metadata = {key.replace("llama", architecture): value for key, value in GGUF.items()}
+            program = program_for(ModelConfig.from_gguf({**metadata, "general.architecture": architecture}, TENSORS))
+        assert program.buffers["logits"].shape[1] == 100

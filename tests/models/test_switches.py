@@ -1,0 +1,127 @@
+"""Each switch of a family matters: flipped, the logits miss transformers' by at least 100 times the tolerance.
+
+Not here, because float32 cannot show them: the eps of a norm and where a norm rounds (tests/operators/test_norm.py).
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from stepping import Stepper
+from test_parity import TOLERANCE
+from tiny import logits_of, prompt_of, tensors_of, twin
+
+from octavo.backends import executor_for
+from octavo.config import ModelConfig
+from octavo.models.registry import row_for
+from octavo.weights.kinds import Tensor
+
+TOKENS = prompt_of(90, seed=2)
+
+
+def miss(member, rope="default", *, config=None, switches=None, weights=None, attrs=None):
+    """Largest logit difference from the twin after a flip of the mapping, the switches, the weights or an attribute."""
+    model, mapping = twin(member, rope)
+    told = ModelConfig.from_mapping(config(dict(mapping)) if config else mapping)
+    row = row_for(told)
+    program = row.write(told, replace(row.switches, **(switches or {})), None)
+    if attrs:
+        program = replace(program, ops=tuple(replace(op, attrs=attrs(op)) for op in program.ops))
+    tensors = tensors_of(model, program)
+    if weights:
+        tensors = {name: weights(name, tensor) for name, tensor in tensors.items()}
+    got = Stepper(executor_for("reference"), program, tensors).prompt(TOKENS)
+    return np.abs(got - logits_of(model, TOKENS)).max()
+
+
+def rope(**changes):
+    return lambda mapping: {**mapping, "rope_parameters": {**mapping["rope_parameters"], **changes}}
+
+
+def field(**changes):
+    return lambda mapping: {**mapping, **changes}
+
+
+def plain(ending):
+    """Norm weights of one place set to 1."""
+    return lambda name, t: Tensor("f32", t.shape, np.ones_like(t.data)) if name.endswith(ending) else t
+
+
+def swapped(name, t):
+    """The two KV heads exchanged: as a wrong mapping of query heads would read them."""
+    if not name.endswith((".wk", ".wv")):
+        return t
+    return Tensor("f32", t.shape, np.ascontiguousarray(np.roll(t.data, t.shape[0] // 2, axis=0)))
+
+
+def interleaved(name, t):
+    """Rows of q and k in interleaved rotary order."""
+    if not name.endswith((".wq", ".wk")):
+        return t
+    heads = t.data.reshape(-1, 2, 8, t.shape[1]).swapaxes(1, 2)
+    return Tensor("f32", t.shape, np.ascontiguousarray(heads).reshape(t.shape))
+
+
+def scaled(op):
+    return {**op.attrs, "scale": op.attrs["scale"] * 1.1} if op.kind == "attention" else op.attrs
+
+
+FLIPS = {
+    "nothing": ("llama", {}),
+    "rope theta": ("llama", {"config": rope(rope_theta=600.0)}),
+    "rope type linear": ("llama", {"rope": "linear", "config": rope(rope_type="default")}),
+    "rope type llama3": ("llama", {"rope": "llama3", "config": rope(rope_type="default")}),
+    "rope type yarn": ("llama", {"rope": "yarn", "config": rope(rope_type="default")}),
+    "linear factor": ("llama", {"rope": "linear", "config": rope(factor=3.3)}),
+    "llama3 factor": ("llama", {"rope": "llama3", "config": rope(factor=6.0)}),
+    "llama3 low": ("llama", {"rope": "llama3", "config": rope(low_freq_factor=2.0)}),
+    "llama3 high": ("llama", {"rope": "llama3", "config": rope(high_freq_factor=8.0)}),
+    "llama3 length": ("llama", {"rope": "llama3", "config": rope(original_max_position_embeddings=32)}),
+    "yarn factor": ("llama", {"rope": "yarn", "config": rope(factor=3.0)}),
+    "yarn length": ("llama", {"rope": "yarn", "config": rope(original_max_position_embeddings=128)}),
+    "yarn attention factor": ("llama", {"rope": "yarn-factor", "config": rope(attention_factor=None)}),
+    "yarn mscale": ("llama", {"rope": "yarn-mscale", "config": rope(mscale=None)}),
+    "yarn truncate": ("llama", {"rope": "yarn-whole", "config": rope(truncate=True)}),
+    "yarn beta fast": ("llama", {"rope": "yarn-whole", "config": rope(beta_fast=8.0)}),
+    "yarn beta slow": ("llama", {"rope": "yarn-whole", "config": rope(beta_slow=1.0)}),
+    "rotary pairing": ("llama", {"weights": interleaved}),
+    "head untied": ("llama", {"config": field(tie_word_embeddings=True)}),
+    "qkv bias": ("llama-biased", {"switches": {"qkv_bias": False}}),
+    "o bias": ("llama-biased", {"switches": {"o_bias": False}}),
+    "qwen2 bias": ("qwen2", {"switches": {"qkv_bias": False}}),
+    "activation": ("llama", {"config": field(hidden_act="gelu_pytorch_tanh")}),
+    "scale": ("llama", {"attrs": scaled}),
+    "kv heads": ("llama", {"weights": swapped}),
+    "attention norm": ("llama", {"weights": plain("attn_norm")}),
+    "mlp norm": ("llama", {"weights": plain("ffn_norm")}),
+    "final norm": ("llama", {"weights": plain("norm")}),
+    "q norm": ("qwen3", {"weights": plain("q_norm")}),
+    "k norm": ("qwen3", {"weights": plain("k_norm")}),
+    "qk norm": ("qwen3", {"switches": {"qk_norm": False}}),
+    "window": ("mistral", {"config": field(sliding_window=16)}),
+    "no rope layers": ("smollm3", {"config": field(no_rope_layers=[1] * 5)}),
+    "no rope interval": ("smollm3", {"config": field(no_rope_layers=None, no_rope_layer_interval=3)}),
+}
+
+
+@pytest.mark.parametrize("name", FLIPS)
+def test_a_flipped_switch_shows(name):
+    member, flip = FLIPS[name]
+    if name == "nothing":
+        assert miss(member, **flip) <= TOLERANCE
+    else:
+        assert miss(member, **flip) >= 100 * TOLERANCE
+
+
+def test_silence_means_what_the_family_says():
+    """SmolLM3 files that state neither ties nor rotary layers nor a base."""
+    _, mapping = twin("smollm3")
+    silent = {"no_rope_layers", "no_rope_layer_interval", "tie_word_embeddings", "rope_parameters"}
+    told = ModelConfig.from_mapping({name: value for name, value in mapping.items() if name not in silent})
+    row = row_for(told)
+    program = row.write(told, row.switches, None)
+    rotating = {op.ins[0] for op in program.ops if op.kind == "rope"}
+    assert rotating == {f"{layer}.{name}" for layer in (0, 1, 2, 4) for name in "qk"}
+    assert "head" not in program.weights
+    angles = next(op for op in program.ops if op.kind == "rope_angles")
+    assert angles.attrs["inv_freq"][1] == pytest.approx(2e6 ** (-2 / 16), rel=1e-6)
