@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
-from octavo.text.tokenizer import Tokenizer
 from text_toys import byte_level_core, byte_level_gguf, sentencepiece_core, sentencepiece_gguf
 from tokenizers import Tokenizer as Core
 from tokenizers import decoders
+
+from octavo.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Chat templates: what templates need, what they must not reach, and that bounds end them."""
 
 import pytest
+
 from octavo.errors import BadFileError, RequestError, UnsupportedError
 from octavo.text import chat
 from octavo.text.chat import ChatTemplate

@@ -3,8 +3,9 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from octavo.text.detokenizer import Detokenizer
 from text_toys import text_strategy
+
+from octavo.text.detokenizer import Detokenizer
 
 
 def stream(tokenizer, prompt, output, *, sizes=(1,), **options):

@@ -1,15 +1,16 @@
-"""Tokenizers out of GGUF metadata: equal to pipelines built by the rule that the metadata names; bad metadata is named."""
+"""Tokenizers out of GGUF metadata equal pipelines built by the rule that the metadata names; bad metadata is named."""
 
 import itertools
 
 import pytest
 from hypothesis import given, settings
-from octavo.errors import BadFileError, UnsupportedError
-from octavo.text.bpe_rules import RULES
-from octavo.text.tokenizer import Tokenizer
 from text_toys import STRINGS, byte_level_gguf, sentencepiece_gguf, text_strategy
 from tokenizers import Tokenizer as Core
 from tokenizers import pre_tokenizers
+
+from octavo.errors import BadFileError, UnsupportedError
+from octavo.text.bpe_rules import RULES
+from octavo.text.tokenizer import Tokenizer
 
 
 def test_smollm_is_digits_then_byte_level(byte_core):
@@ -34,7 +35,7 @@ def test_gpt2_rule_equals_the_file_it_came_from(byte_core, byte_tokenizer, text)
 CUTS = {
     "llama3": ("1234 it'LL", ["123", "4", "Ġit", "'LL"]),
     "qwen2": ("1234 x!\n\n", ["1", "2", "3", "4", "Ġx", "!ĊĊ"]),
-    "deepseek-llm": ("ab 123\nΌδ東京!", ["ab", "Ġ", "123", "Ċ", "ÎĮÎ´", "æĿ±äº¬", "!"]),
+    "deepseek-llm": ("ab 123\néa東京!", ["ab", "Ġ", "123", "Ċ", "Ã©", "a", "æĿ±äº¬", "!"]),
     "deepseek-v3": ("1234東京(ab ab", ["123", "4", "æĿ±äº¬", "(ab", "Ġab"]),
     "default": ("a 1234+b", ["a", "Ġ", "123", "4", "+", "b"]),
 }

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from text_toys import STRINGS, text_strategy
 from hypothesis import given, settings
-from octavo.errors import BadFileError, MissingFileError, RequestError, UnsupportedError
-from octavo.text.tokenizer import Tokenizer
+from text_toys import STRINGS, text_strategy
 from tokenizers import Tokenizer as Core
 from tokenizers import decoders
+
+from octavo.errors import BadFileError, MissingFileError, RequestError, UnsupportedError
+from octavo.text.tokenizer import Tokenizer
 
 
 @pytest.mark.parametrize("text", STRINGS)
