@@ -21,6 +21,12 @@ def smollm2() -> Path:
         pytest.skip(str(error))
 
 
+@pytest.fixture(scope="session")
+def smollm2_by_package(smollm2) -> gguf.GGUFReader:
+    """The real model as the gguf package reads it (seconds, therefore once)."""
+    return gguf.GGUFReader(smollm2)
+
+
 @pytest.fixture
 def write_gguf(tmp_path):
     """write(tensors, metadata) -> path. tensors: name -> (type name, array: float32 or raw bytes [rows, row bytes])."""

@@ -6,6 +6,7 @@ Opening reads headers only; a tensor's bytes are touched when it is read.
 from __future__ import annotations
 
 import mmap
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import BadFileError, MissingFileError
+
+MAX_SHOWN = 120  # characters of a name in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +34,11 @@ class MappedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if path.exists() and not path.is_file():
+            raise BadFileError(f"{path}: not a regular file", code="file_unreadable")
         try:
             with path.open("rb") as file:
-                stat = path.stat()
+                stat = os.fstat(file.fileno())
                 self.size = stat.st_size
                 self.mtime_ns = stat.st_mtime_ns
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else None
@@ -55,3 +60,8 @@ class MappedFile:
                 self._map.close()
             except BufferError:  # arrays still look at it: the map goes with the last of them
                 self._map = None
+
+
+def quoted(name: str) -> str:
+    """A name out of a file as one line shows it: printable and not endless."""
+    return name if name.isprintable() and len(name) <= MAX_SHOWN else repr(name[:MAX_SHOWN])

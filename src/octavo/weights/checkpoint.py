@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from octavo.errors import BadFileError, MissingFileError, PolicyError
 from octavo.types import digest
-from octavo.weights.catalogue import MappedFile, TensorHeader
+from octavo.weights.catalogue import MappedFile, TensorHeader, quoted
 from octavo.weights.gguf import parse_gguf
 from octavo.weights.kinds import Tensor, dequantize
 from octavo.weights.safetensors import SafetensorsFolder
@@ -29,7 +29,6 @@ class Source(Protocol):
     config: Mapping[str, Any]
     headers: dict[str, TensorHeader]
     tokenizer: Mapping[str, Any]
-    notes: list[str]
 
     def raw(self, name: str) -> Any:
         """The tensor's bytes in the file, flat uint8; nothing is copied."""
@@ -51,7 +50,6 @@ class GGUFFile:
         self.config: Mapping[str, Any] = header.metadata
         self.tokenizer: Mapping[str, Any] = header.metadata
         self.headers = header.headers
-        self.notes: list[str] = []
         self._offsets = header.offsets
         self._data_start = header.data_start
 
@@ -72,7 +70,7 @@ class Checkpoint:
 
     tokenizer: the GGUF metadata, or file name -> path for those of tokenizer.json, tokenizer_config.json,
     generation_config.json, chat_template.jinja and the like that the folder has.
-    notes: one line each for what was decided on loading (rounding of weights, ignored fields).
+    notes: one line each for what loading does to the weights (rounding), to be said once.
     """
 
     def __init__(self, path: Path, source: Source, matrices: Literal["bf16", "f32"]) -> None:
@@ -83,7 +81,7 @@ class Checkpoint:
         self.tokenizer = source.tokenizer
         self._source = source
         self._matrices = matrices
-        self.notes = [*source.notes, *self._rounding()]
+        self.notes = self._rounding()
         self.content_id = source.fingerprint().hex()
 
     def kind_of(self, name: str) -> str:
@@ -102,10 +100,10 @@ class Checkpoint:
         header, scheme = self._header(name)
         return scheme.read(self._source.raw(name), header.shape, self.kind_of(name))
 
-    def rope_factors(self) -> tuple[float, ...] | None:
-        """Divisors of the rotary frequencies, one per pair, where a GGUF file brings them as a tensor."""
+    def rope_factors(self) -> tuple[float, ...]:
+        """Divisors of the rotary frequencies, one per pair, where a GGUF file brings them as a tensor; else none."""
         if ROPE_FACTORS not in self.headers or self.format != "gguf":
-            return None
+            return ()
         return tuple(dequantize(self.read(ROPE_FACTORS)).tolist())
 
     def close(self) -> None:
@@ -114,10 +112,12 @@ class Checkpoint:
     def _header(self, name: str) -> tuple[TensorHeader, Scheme]:
         header = self.headers.get(name)
         if header is None:
-            raise BadFileError(f"{self.path}: no tensor {name!r}", code="missing_tensor", param=name)
+            raise BadFileError(f"{self.path}: no tensor {quoted(name)}", code="missing_tensor", param=name)
         scheme = SCHEMES.get(header.dtype)
         if scheme is None:
-            raise BadFileError(f"{self.path}: tensor {name!r} has {header.dtype}, which is not supported", param=name)
+            raise BadFileError(
+                f"{self.path}: tensor {quoted(name)} has {header.dtype}, which is not supported", param=name
+            )
         return header, scheme
 
     def _rounding(self) -> list[str]:

@@ -313,7 +313,8 @@ def _pull_hub(repository: str, quant: str, progress: Progress) -> Path:
     try:
         if not quant:
             patterns = ["*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja"]
-            return Path(hub.snapshot_download(repository, allow_patterns=patterns))
+            folders_and_copies = ["*/*", "consolidated*"]
+            return Path(hub.snapshot_download(repository, allow_patterns=patterns, ignore_patterns=folders_and_copies))
         files = hub.HfApi().list_repo_files(repository)
         wanted = _of_quant(files, quant)
         if len(wanted) != 1:

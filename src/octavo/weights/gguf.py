@@ -18,7 +18,7 @@ import numpy as np
 
 from octavo import _native
 from octavo.errors import BadFileError
-from octavo.weights.catalogue import TensorHeader
+from octavo.weights.catalogue import TensorHeader, quoted
 from octavo.weights.schemes import SCHEMES
 
 MAGIC = b"GGUF"
@@ -85,11 +85,11 @@ class _Parser:
             start = self.at
             key = self.string("a key")
             if key in metadata:
-                self.fail("duplicate", f"key {key!r} appears twice", start)
+                self.fail("duplicate", f"key {quoted(key)} appears twice", start)
             metadata[key] = self.value(key)
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1) or alignment > 1 << 20:
-            self.fail("bad_alignment", f"general.alignment is {alignment!r}, not a power of two")
+            self.fail("bad_alignment", f"general.alignment is {str(alignment)[:20]}, not a power of two")
         return self.catalogue(version, metadata, tensors, alignment)
 
     def catalogue(self, version: int, metadata: dict[str, Any], tensors: int, alignment: int) -> GGUFHeader:
@@ -99,20 +99,22 @@ class _Parser:
             start = self.at
             name = self.string("a tensor name")
             if name in headers:
-                self.fail("duplicate", f"tensor {name!r} appears twice", start)
+                self.fail("duplicate", f"tensor {quoted(name)} appears twice", start)
             headers[name], offset = self.tensor(name)
             if offset % alignment:
-                self.fail("bad_offset", f"tensor {name!r}: offset {offset} is not a multiple of {alignment}", start)
+                self.fail(
+                    "bad_offset", f"tensor {quoted(name)}: offset {offset} is not a multiple of {alignment}", start
+                )
             offsets[name] = offset
         data_start = -(-self.at // alignment) * alignment
         end = 0
         for name in sorted(offsets, key=offsets.__getitem__):
             offset, nbytes = offsets[name], headers[name].nbytes
             if offset < end:
-                self.fail("bad_offset", f"tensor {name!r} overlaps the one before it", data_start + offset)
+                self.fail("bad_offset", f"tensor {quoted(name)} overlaps the one before it", data_start + offset)
             end = offset + nbytes
             if data_start + end > self.size:
-                self.fail("bad_offset", f"tensor {name!r} ends {data_start + end - self.size} bytes past the end")
+                self.fail("bad_offset", f"tensor {quoted(name)} ends {data_start + end - self.size} bytes past the end")
             offsets[name] = data_start + offset
         return GGUFHeader(version, metadata, headers, offsets, data_start)
 
@@ -120,17 +122,17 @@ class _Parser:
         start = self.at
         n_dims = self.number("I")
         if not 1 <= n_dims <= MAX_DIMS:
-            self.fail("bad_ndims", f"tensor {name!r} has {n_dims} dimensions", start)
+            self.fail("bad_ndims", f"tensor {quoted(name)} has {n_dims} dimensions", start)
         dims = [self.number("Q") for _ in range(n_dims)]
         if not all(0 < dim < 1 << 63 for dim in dims):
-            self.fail("bad_shape", f"tensor {name!r} has shape {dims}", start)
+            self.fail("bad_shape", f"tensor {quoted(name)} has shape {dims}", start)
         type_id = self.number("I")
         dtype = TENSOR_TYPES.get(type_id, f"type {type_id}")
         scheme = SCHEMES.get(dtype)
         if scheme is None:
-            self.fail("unsupported_type", f"tensor {name!r} has {dtype}, which is not supported", self.at - 4)
+            self.fail("unsupported_type", f"tensor {quoted(name)} has {dtype}, which is not supported", self.at - 4)
         if dims[0] % scheme.block:
-            self.fail("bad_offset", f"tensor {name!r}: rows of {dims[0]} are not whole {dtype} blocks", start)
+            self.fail("bad_offset", f"tensor {quoted(name)}: rows of {dims[0]} are not whole {dtype} blocks", start)
         elements = 1
         for dim in dims:
             elements *= dim
@@ -167,11 +169,11 @@ class _Parser:
     def value(self, key: str) -> Any:
         type_id = self.number("I")
         if type_id == STRING:
-            return self.string(f"the value of {key!r}")
+            return self.string(f"the value of {quoted(key)}")
         if type_id == ARRAY:
             return self.array(key)
         if type_id not in SCALARS:
-            self.fail("bad_type", f"key {key!r} has value type {type_id}", self.at - 4)
+            self.fail("bad_type", f"key {quoted(key)} has value type {type_id}", self.at - 4)
         return self.number(SCALARS[type_id])
 
     def array(self, key: str) -> list[Any]:
@@ -180,17 +182,17 @@ class _Parser:
         length: int = self.number("Q")
         if type_id == STRING:
             if length > (self.size - self.at) // 8:
-                self.fail("truncated", f"{length} strings of {key!r} run past the end", start)
+                self.fail("truncated", f"{length} strings of {quoted(key)} run past the end", start)
             found, after = _native.gguf_strings(self.data, self.at, length)
             if found is None:
                 self.strings_fault(key, after)
             self.at = after
             return found
         if type_id not in SCALARS:
-            self.fail("bad_type", f"key {key!r} has an array of type {type_id}", start - 4)
+            self.fail("bad_type", f"key {quoted(key)} has an array of type {type_id}", start - 4)
         dtype = np.dtype("<" + SCALARS[type_id])
         if length > (self.size - self.at) // dtype.itemsize:
-            self.fail("truncated", f"{length} numbers of {key!r} run past the end", start)
+            self.fail("truncated", f"{length} numbers of {quoted(key)} run past the end", start)
         values = self.data[self.at : self.at + length * dtype.itemsize].view(dtype)
         self.at += length * dtype.itemsize
         return values.tolist()
@@ -198,5 +200,5 @@ class _Parser:
     def strings_fault(self, key: str, at: int) -> NoReturn:
         """Reads the string at fault again, for the error that names what is wrong with it."""
         self.at = at
-        self.string(f"a string of {key!r}")
-        self.fail("truncated", f"the strings of {key!r} run past the end")
+        self.string(f"a string of {quoted(key)}")
+        self.fail("truncated", f"the strings of {quoted(key)} run past the end")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from octavo.errors import BadFileError, ConfigError
 from octavo.program.ir import Weight
+from octavo.weights.catalogue import quoted
 from octavo.weights.checkpoint import ROPE_FACTORS, Checkpoint
 
 # Buffers that old checkpoints store and every program computes for itself.
@@ -79,4 +80,4 @@ def _check_shape(checkpoint: Checkpoint, source: str, weight: Weight) -> None:
 def _names(names: Iterable[str]) -> str:
     listed = list(names)
     rest = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
-    return ", ".join(listed[:SHOWN]) + rest
+    return ", ".join(map(quoted, listed[:SHOWN])) + rest

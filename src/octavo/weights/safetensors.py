@@ -17,7 +17,7 @@ from typing import Any, Literal, NoReturn
 
 from octavo.errors import BadFileError, ConfigError, MissingFileError, OctavoError, PolicyError
 from octavo.types import digest
-from octavo.weights.catalogue import MappedFile, TensorHeader
+from octavo.weights.catalogue import MappedFile, TensorHeader, quoted
 
 MAX_HEADER = 100 << 20
 MAX_JSON = 16 << 20
@@ -28,8 +28,6 @@ DTYPE_BITS = {
     "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
     "C64": 64,
 }  # fmt: skip
-# Fields of config.json that ask for code to be run. They are dropped, with a note.
-CODE_FIELDS = ("auto_map", "trust_remote_code", "custom_pipelines", "_attn_implementation_internal")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -80,7 +78,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(table) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"{twice!r} appears twice")
+        raise ValueError(f"{quoted(twice)} appears twice")
     return table
 
 
@@ -94,18 +92,18 @@ def _natural(value: Any) -> bool:
 
 def _entry(name: str, tensor: str, entry: Any) -> tuple[TensorHeader, tuple[int, int]]:
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
-        _fail(name, "st_bad_header", f"tensor {tensor!r} lacks dtype, shape or data_offsets", 8)
+        _fail(name, "st_bad_header", f"tensor {quoted(tensor)} lacks dtype, shape or data_offsets", 8)
     dtype, shape, span = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        _fail(name, "st_bad_dtype", f"tensor {tensor!r} has dtype {dtype!r}", 8)
+        _fail(name, "st_bad_dtype", f"tensor {quoted(tensor)} has dtype {quoted(str(dtype))}", 8)
     if not isinstance(shape, list) or not all(_natural(dim) for dim in shape) or len(shape) > 8:
-        _fail(name, "st_bad_shape", f"tensor {tensor!r} has a shape that is not up to 8 natural numbers", 8)
+        _fail(name, "st_bad_shape", f"tensor {quoted(tensor)} has a shape that is not up to 8 natural numbers", 8)
     if not isinstance(span, list) or len(span) != 2 or not all(_natural(edge) for edge in span):
-        _fail(name, "st_bad_header", f"tensor {tensor!r} has data_offsets that are not two natural numbers", 8)
+        _fail(name, "st_bad_header", f"tensor {quoted(tensor)} has data_offsets that are not two natural numbers", 8)
     begin, end = span
     bits = prod(shape) * DTYPE_BITS[dtype]
     if bits % 8 or end - begin != bits // 8:
-        _fail(name, "st_size_mismatch", f"tensor {tensor!r}: {dtype} {shape} in {end - begin} bytes", 8)
+        _fail(name, "st_size_mismatch", f"tensor {quoted(tensor)}: {dtype} {shape} in {end - begin} bytes", 8)
     return TensorHeader(tensor, tuple(shape), dtype, end - begin), (begin, end)
 
 
@@ -114,9 +112,14 @@ def _check_cover(name: str, spans: Mapping[str, tuple[int, int]], data_start: in
     previous, at = -1, 0
     for tensor, (begin, end) in sorted(spans.items(), key=lambda item: item[1]):
         if begin < at or begin == previous:
-            _fail(name, "st_overlap", f"tensor {tensor!r} overlaps another", data_start + begin)
+            _fail(name, "st_overlap", f"tensor {quoted(tensor)} overlaps another", data_start + begin)
         if begin > at:
-            _fail(name, "st_uncovered_bytes", f"{begin - at} bytes before {tensor!r} belong to none", data_start + at)
+            _fail(
+                name,
+                "st_uncovered_bytes",
+                f"{begin - at} bytes before {quoted(tensor)} belong to none",
+                data_start + at,
+            )
         previous, at = begin, end
     if data_start + at > size:
         _fail(name, "st_truncated", f"tensors end {data_start + at - size} bytes past the end", size)
@@ -132,7 +135,6 @@ class SafetensorsFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.notes: list[str] = []
         self.config: Mapping[str, Any] = self._config()
         self.tokenizer: Mapping[str, Any] = {
             name: folder / name for name in TOKENIZER_FILES if (folder / name).is_file()
@@ -163,12 +165,7 @@ class SafetensorsFolder:
         path = self.folder / "config.json"
         if not path.is_file():
             raise MissingFileError(f"{path}: no such file", code="config_missing")
-        config = _read_json(path, ConfigError, "bad_config")
-        for field in CODE_FIELDS:
-            if field in config:
-                del config[field]
-                self.notes.append(f"config.json: {field} is ignored, no code of a checkpoint is run")
-        return config
+        return _read_json(path, ConfigError, "bad_config")
 
     def _single(self) -> Path:
         default = self.folder / "model.safetensors"
@@ -187,7 +184,9 @@ class SafetensorsFolder:
         paths = {shard: inside(self.folder, shard) for shard in sorted(wanted)}
         for shard, path in paths.items():
             if not path.is_file():
-                raise MissingFileError(f"{self.folder / INDEX}: shard {shard} is not there", code="shard_missing")
+                raise MissingFileError(
+                    f"{self.folder / INDEX}: shard {quoted(shard)} is not there", code="shard_missing"
+                )
         for shard, path in paths.items():
             self._add(path, wanted[shard])
 
@@ -198,7 +197,7 @@ class SafetensorsFolder:
         self._files.append((file, data_start))
         for tensor in sorted(headers if wanted is None else wanted):
             if tensor not in headers:
-                what = f"the index says that tensor {tensor!r} is here, but it is not"
+                what = f"the index says that tensor {quoted(tensor)} is here, but it is not"
                 raise BadFileError(f"{path}: {what}", code="st_missing_tensor", param=tensor)
             self.headers[tensor] = headers[tensor]
             self._where[tensor] = (file, starts[tensor])
@@ -216,7 +215,7 @@ def inside(folder: Path, name: str) -> Path:
         roots.append(home.parent.parent / "blobs")
     plain = not Path(name).is_absolute() and ".." not in Path(name).parts and "\x00" not in name
     if not plain or not any(path.resolve().is_relative_to(root) for root in roots):
-        raise PolicyError(f"{folder / INDEX}: {name!r} leads out of the folder", code="path_escape")
+        raise PolicyError(f"{folder / INDEX}: {quoted(name)} leads out of the folder", code="path_escape")
     return path
 
 
