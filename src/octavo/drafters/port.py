@@ -49,8 +49,7 @@ class DraftSession(Protocol):
     def run(self, program: str, rows: Sequence[Row], source_rows: Sequence[int] = ()) -> None:
         """One run of a drafter's program over `rows`; source_rows: per token, the row of the export to take.
 
-        Writes caches at the rows' indices only; the target's reservation covers the rows of the step and `max_draft`
-        tokens more.
+        Writes caches at the indices of the step's own rows only: nothing beyond them is reserved.
         """
 
     def view(self, name: str) -> Any:

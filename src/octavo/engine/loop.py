@@ -12,14 +12,18 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from octavo.engine.port import EngineStats
 from octavo.engine.wire import Abort, Close, Command, Fault, Finish, Submit, Update
 from octavo.errors import EngineError, OctavoError
-from octavo.request import Request, StepPlan, StepResult, TokenDelta
+from octavo.request import FinishReason, Request, StepPlan, StepResult, TokenDelta
 
 Emit = Callable[[Update], None]
+# Turns in a row that may bring nothing while requests wait. Each may preempt one, so progress comes long before.
+STALL_TURNS = 1000
+NOT_FINITE = "the model's logits are not finite numbers: the request was ended"
 
 
 class StepScheduler(Protocol):
@@ -29,7 +33,9 @@ class StepScheduler(Protocol):
     def has_work(self) -> bool: ...
     def add(self, request: Request) -> None: ...
     def abort(self, request_id: str) -> TokenDelta | None: ...
-    def finish(self, request_id: str, at_token: int, reason: str) -> TokenDelta | None: ...
+    def finish(
+        self, request_id: str, at_token: int, reason: FinishReason = "stop", stop_reason: int | str | None = None
+    ) -> TokenDelta | None: ...
     def schedule(self, now: float) -> StepPlan: ...
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]: ...
 
@@ -67,6 +73,7 @@ class EngineLoop:
         self._flight: deque[StepPlan] = deque()  # launched, not committed, in plan order
         self._open: set[str] = set()  # requests that have not had their last delta
         self._deltas: list[TokenDelta] = []  # of this turn
+        self._empty_turns = 0
         self._closing = False
 
     def post(self, command: Command) -> None:
@@ -95,8 +102,11 @@ class EngineLoop:
             self._flight.append(plan)
         if self._flight:
             self._commit(self._flight.popleft())
+            self._empty_turns = 0
         elif self._scheduler.has_work:
-            raise EngineError("requests wait, none runs and nothing can wake them: the scheduler has stalled")
+            self._empty_turns += 1
+            if self._empty_turns > STALL_TURNS:
+                raise EngineError("requests wait and nothing can wake them: the scheduler has stalled")
         self._emit_update(None)
 
     # ---- inside a turn
@@ -115,7 +125,7 @@ class EngineLoop:
                 case Abort(request_id):
                     self._deliver(self._scheduler.abort(request_id))
                 case Finish(request_id, at_token, stop_reason):
-                    self._deliver(self._scheduler.finish(request_id, at_token, stop_reason))
+                    self._deliver(self._scheduler.finish(request_id, at_token, "stop", stop_reason))
                 case Close():
                     self._closing = True
 
@@ -136,6 +146,8 @@ class EngineLoop:
     def _deliver(self, delta: TokenDelta | None) -> None:
         if delta is None or delta.request_id not in self._open:
             return
+        if delta.finish_reason == "error" and delta.stop_reason is None:
+            delta = replace(delta, stop_reason=NOT_FINITE)
         self._deltas.append(delta)
         if delta.finish_reason is not None:
             self._open.discard(delta.request_id)

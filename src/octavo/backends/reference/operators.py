@@ -31,7 +31,8 @@ def take(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Resu
 def norm(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
     """RMS over the row, or over each head's share of it."""
     x = ins[0]
-    grouped = x.reshape(len(x), max(_attr(op, "heads"), 1), -1)
+    heads = max(_attr(op, "heads"), 1)
+    grouped = x.reshape(len(x), heads, x.shape[1] // heads)
     scaled = grouped * torch.rsqrt(grouped.pow(2).mean(-1, keepdim=True) + _attr(op, "eps"))
     weight = 1 + weights[0] if op.attrs["order"] == "gemma" else weights[0]
     return (scaled * weight).reshape(x.shape)

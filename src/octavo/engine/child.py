@@ -1,0 +1,81 @@
+"""The engine as a process of its own: `python -m octavo.engine.child FD`, FD one end of a socket pair.
+
+Loads what the first frame says, answers Ready, then serves until Close, a fault, or until the face is gone: the end of
+the stream ends this process, whatever it is doing. Exit codes are those of errors.py.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+
+from octavo.drafters.null import NullDrafter
+from octavo.engine.loop import EngineLoop
+from octavo.engine.parts import open_engine
+from octavo.engine.wire import Channel, Close, Command, Event, Fault, Open, Progress, Ready, Update, WireError
+from octavo.errors import EngineError, OctavoError
+
+GONE = EngineError.exit_code
+PROGRESS_BYTES = 2**24  # between two reports
+
+
+class Child:
+    def __init__(self, channel: Channel[Command]) -> None:
+        self._channel = channel
+        self._reported = 0
+        self._fault: Fault | None = None
+
+    def serve(self) -> int:
+        """The exit code."""
+        first = self._channel.receive()
+        if not isinstance(first, Open):
+            return GONE
+        try:
+            parts = open_engine(first.config, NullDrafter(), self._progress)
+        except Exception as error:
+            self._send(Fault.of(error))
+            return error.exit_code if isinstance(error, OctavoError) else GONE
+        self._send(Ready(parts.info, parts.stats()))
+        depth = first.config.plans_outstanding
+        loop = EngineLoop(parts.scheduler, parts.runner, parts.stats, self._take, depth=depth)
+        threading.Thread(target=self._read, args=(loop,), daemon=True).start()
+        loop.run()
+        return 0 if self._fault is None else GONE
+
+    def _take(self, update: Update) -> None:
+        self._fault = update.fault or self._fault
+        self._send(update)
+
+    def _progress(self, done: int, total: int) -> None:
+        if done - self._reported >= PROGRESS_BYTES or done == total:
+            self._reported = done
+            self._send(Progress(done, total))
+
+    def _send(self, event: Event) -> None:
+        try:
+            self._channel.send(event)
+        except OSError:
+            os._exit(GONE)
+
+    def _read(self, loop: EngineLoop) -> None:
+        try:
+            while (command := self._channel.receive()) is not None:
+                loop.post(command)
+                if isinstance(command, Close):
+                    return
+        except (OSError, WireError):
+            os._exit(GONE)
+        os._exit(GONE)
+
+
+def main() -> int:
+    channel: Channel[Command] = Channel(socket.socket(fileno=int(sys.argv[1])), Command)
+    code = Child(channel).serve()
+    channel.close()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""What callers give (text, token ids, parameters) -> Requests, or a refusal that names the field.
+
+Owns the rules of the way in: what a prompt may be, n children and their seeds, bad words as token ids, what can never
+run. The scheduler sees token ids only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from octavo.engine.port import ModelInfo
+from octavo.errors import RequestError
+from octavo.request import Request, SamplingParams
+from octavo.sampling.seeds import child_seed, mint_seed
+from octavo.types import Vocabulary
+
+Prompt = str | Sequence[int] | Mapping[str, object]
+PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids"})
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One prompt, ready to run: its text where there was one, and n requests, child 0 first."""
+
+    request_id: str
+    text: str | None
+    requests: tuple[Request, ...]
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        return self.requests[0].prompt_ids
+
+
+class InputReader:
+    """Turns prompts into requests for one model."""
+
+    def __init__(self, info: ModelInfo, vocabulary: Vocabulary) -> None:
+        self._info = info
+        self._vocabulary = vocabulary
+
+    def prepare(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        request_id: str,
+        *,
+        tenant: str = "",
+        salt: str = "",
+        priority: int = 0,
+    ) -> Prepared:
+        """Raises RequestError, ContextLengthError, CapacityError: nothing that passes can never run."""
+        text, ids = self.encode(prompt)
+        _check_params(params, self._info.vocab_size)
+        self._info.check(len(ids), params.max_tokens)
+        seed = mint_seed() if params.seed is None else params.seed
+        bad_words = self._bad_words(params.bad_words)
+        requests = []
+        for child in range(params.n):
+            prompt_logprobs = params.prompt_logprobs if child == 0 else None
+            requests.append(
+                Request(
+                    id=request_id if params.n == 1 else f"{request_id}.{child}",
+                    prompt_ids=ids,
+                    params=replace(params, n=1, prompt_logprobs=prompt_logprobs),
+                    seed=child_seed(seed, child, params.n),
+                    eos_ids=self._vocabulary.eos_ids,
+                    bad_word_ids=bad_words,
+                    tenant=tenant,
+                    salt=salt,
+                    priority=priority,
+                )
+            )
+        return Prepared(request_id, text, tuple(requests))
+
+    def encode(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
+        """(text, ids). Text may hold special tokens; it gets exactly one BOS where the model wants one."""
+        if isinstance(prompt, Mapping):
+            unknown = sorted(set(prompt) - PROMPT_KEYS)
+            if unknown or not prompt:
+                raise RequestError(
+                    f"a prompt has prompt or prompt_token_ids, not {unknown or 'nothing'}", param="prompt"
+                )
+            text = prompt.get("prompt")
+            if text is not None and not isinstance(text, str):
+                raise RequestError("prompt must be text", param="prompt")
+            ids = prompt.get("prompt_token_ids")
+            if ids is None:
+                return self.encode(text or "")
+            return text, self._ids(ids)
+        if isinstance(prompt, str):
+            return prompt, self._text(prompt)
+        return None, self._ids(prompt)
+
+    def _text(self, text: str) -> tuple[int, ...]:
+        if not text:
+            raise RequestError("the prompt is empty", param="prompt")
+        ids = self._vocabulary.encode(text, add_special=True, parse_special=True)
+        bos = self._vocabulary.bos_id
+        twice = bos is not None and ids[:2] == [bos, bos]
+        return tuple(ids[1:] if twice else ids)
+
+    def _ids(self, ids: object) -> tuple[int, ...]:
+        if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+            raise RequestError("prompt_token_ids must be a list of integers", param="prompt")
+        checked = tuple(ids)
+        if not checked:
+            raise RequestError("the prompt is empty", param="prompt")
+        size = self._info.vocab_size
+        for token in checked:
+            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < size:
+                raise RequestError(f"prompt: {token!r} is no token id of a vocabulary of {size}", param="prompt")
+        return checked
+
+    def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Each word as it is spelt at the start of a text and after a space."""
+        spellings: dict[tuple[int, ...], None] = {}
+        for word in words:
+            for text in (word, " " + word.lstrip()):
+                spelling = tuple(self._vocabulary.encode(text))
+                if spelling:
+                    spellings[spelling] = None
+        return tuple(spellings)
+
+
+def _check_params(params: SamplingParams, vocab_size: int) -> None:
+    params.check_vocabulary(vocab_size)
+    if params.stop and not params.detokenize:
+        raise RequestError("stop strings need text: leave detokenize on, or give stop_token_ids", param="stop")
+    if params.max_tokens == 0 and params.prompt_logprobs is None:
+        raise RequestError("max_tokens 0 computes nothing without prompt_logprobs", param="max_tokens")

@@ -1,0 +1,75 @@
+"""A loaded model with a scheduler before it: what a loop turns, wherever the engine lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from octavo.config import EngineConfig
+from octavo.drafters.port import Drafter
+from octavo.engine.port import EngineStats, ModelInfo
+from octavo.policy.kv import KVLedger
+from octavo.policy.scheduler import Scheduler, SchedulerLimits
+from octavo.runner.runner import Loaded, Progress, Runner
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    runner: Runner
+    scheduler: Scheduler
+    info: ModelInfo
+
+    def stats(self) -> EngineStats:
+        """Read in the loop's thread, between steps. Blocks are summed over the KV groups."""
+        scheduler, counted = self.scheduler, self.scheduler.stats
+        pools = scheduler.ledger.pools
+        return EngineStats(
+            running=scheduler.num_running,
+            waiting=scheduler.num_waiting,
+            blocks_total=sum(pool.usable for pool in pools),
+            blocks_free=sum(len(pool.free) for pool in pools),
+            blocks_cached=sum(len(pool.idle) for pool in pools),
+            steps=counted.steps,
+            prompt_tokens=counted.prompt_tokens,
+            output_tokens=counted.output_tokens,
+            cached_tokens=counted.cached_tokens,
+            preemptions=counted.preemptions,
+        )
+
+
+def open_engine(config: EngineConfig, drafter: Drafter, progress: Progress) -> EngineParts:
+    """Loads the model and sizes everything. `progress`: (bytes of weights read, of all)."""
+    runner = Runner.open(config, drafter, progress)
+    loaded = runner.loaded
+    ledger = KVLedger(
+        loaded.groups,
+        loaded.limits.num_blocks,
+        config.block_tokens,
+        numerics=loaded.numerics,
+        model=loaded.content_id,
+        enable_prefix_caching=config.enable_prefix_caching,
+        hit_backoff=drafter.hit_backoff,
+    )
+    limits = SchedulerLimits(
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_logit_rows=config.max_logit_rows,
+        max_model_len=loaded.limits.max_model_len,
+        plans_outstanding=config.plans_outstanding,
+    )
+    return EngineParts(runner, Scheduler(limits, ledger), _info(config, loaded))
+
+
+def _info(config: EngineConfig, loaded: Loaded) -> ModelInfo:
+    return ModelInfo(
+        name=config.served_model_name or config.model,
+        vocab_size=loaded.vocab_size,
+        max_model_len=loaded.limits.max_model_len,
+        num_blocks=loaded.limits.num_blocks - 1,
+        block_tokens=loaded.limits.block_tokens,
+        kv_bytes_per_token=loaded.kv_bytes_per_token,
+        weights_bytes=loaded.weights_bytes,
+        numerics=loaded.numerics,
+        isa=loaded.isa,
+        threads=loaded.threads,
+        load_seconds=loaded.load_seconds,
+    )

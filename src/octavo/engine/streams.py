@@ -1,0 +1,177 @@
+"""AsyncLLM: one stream a request, for servers and for programs that run an event loop.
+
+The engine's thread puts deltas into a mailbox; the event loop is woken once for many. Text is assembled in the event
+loop as deltas come, whether or not the reader keeps up: a slow reader gets fewer, larger deltas, the engine never waits
+for it, and what is held for it is bounded by its own max_tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from octavo.config import EngineConfig
+from octavo.engine.executor import LiveEngine, ProcessEngine, ProgressHook, ThreadEngine, no_progress
+from octavo.engine.inputs import InputReader, Prompt
+from octavo.engine.outputs import StreamDelta, Transcript
+from octavo.engine.port import EngineStats, ModelInfo
+from octavo.engine.vocabulary import load_tokenizer
+from octavo.errors import OctavoError
+from octavo.request import Request, SamplingParams, TokenDelta
+from octavo.text.chat import ChatTemplate
+from octavo.text.tokenizer import Tokenizer
+
+
+class AsyncLLM:
+    """One model behind streams. process: the engine is a child process; its death ends every stream with an error.
+
+    The constructor blocks while the model loads; `start` does not block the event loop.
+    """
+
+    def __init__(self, config: EngineConfig, *, process: bool = False, progress: ProgressHook = no_progress) -> None:
+        self.config = config
+        self.tokenizer: Tokenizer = load_tokenizer(config.model)
+        self._engine: LiveEngine = (
+            ProcessEngine(config, progress=progress) if process else ThreadEngine(config, progress=progress)
+        )
+        self._inputs = InputReader(self._engine.info, self.tokenizer)
+        self._template: ChatTemplate | None = None
+        self._ids = itertools.count()
+        self._open: dict[str, list[str]] = {}  # request id of a caller -> ids of its sequences
+
+    @classmethod
+    async def start(
+        cls, config: EngineConfig, *, process: bool = False, progress: ProgressHook = no_progress
+    ) -> AsyncLLM:
+        return await asyncio.to_thread(cls, config, process=process, progress=progress)
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._engine.info
+
+    @property
+    def error(self) -> OctavoError | None:
+        """Why the engine has stopped; None while it serves."""
+        return self._engine.error
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """Raises RequestError when the model has none."""
+        if self._template is None:
+            self._template = ChatTemplate.of(self.tokenizer)
+        return self._template
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
+        """The prompt ids of one conversation; options as ChatTemplate.encode takes them."""
+        return self.chat_template.encode(self.tokenizer, messages, **options)
+
+    async def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        tenant: str = "",
+        salt: str = "",
+        priority: int = 0,
+    ) -> AsyncIterator[StreamDelta]:
+        """Deltas of all n choices as they come; each choice ends with one that has a finish_reason. Closing the
+        iterator aborts. Raises RequestError before the first delta, EngineError when the engine is down."""
+        name = request_id or f"request-{next(self._ids)}"
+        unique = f"{name}/{next(self._ids)}"
+        prepared = self._inputs.prepare(prompt, params, unique, tenant=tenant, salt=salt, priority=priority)
+        mailbox = Mailbox(asyncio.get_running_loop())
+        running = {
+            request.id: Transcript(request, child, self.tokenizer, self._engine.finish)
+            for child, request in enumerate(prepared.requests)
+        }
+        mailbox.transcripts = dict(running)
+        self._open.setdefault(name, []).extend(running)
+        try:
+            for transcript in running.values():
+                self._engine.submit(transcript.request, mailbox.put)
+            while running:
+                await mailbox.wait()
+                for transcript in tuple(running.values()):
+                    delta = transcript.pull()
+                    if delta is None:
+                        continue
+                    if delta.finish_reason is not None:
+                        del running[transcript.request.id]
+                    yield delta
+        finally:
+            mailbox.close()
+            for sequence in running:
+                self._engine.abort(sequence)
+            self._forget(name, prepared.requests)
+
+    def abort(self, request_id: str) -> None:
+        """Ends a stream (or several of one name) with finish_reason "abort"; unknown names are ignored."""
+        for sequence in self._open.get(request_id, ()):
+            self._engine.abort(sequence)
+
+    def stats(self) -> EngineStats:
+        return self._engine.stats()
+
+    def close(self) -> None:
+        """Ends every stream and frees everything. Idempotent; blocks until the engine has stopped."""
+        self._engine.close()
+        if self._template is not None:
+            self._template.close()
+
+    def _forget(self, name: str, requests: Sequence[Request]) -> None:
+        gone = {request.id for request in requests}
+        left = [sequence for sequence in self._open.get(name, ()) if sequence not in gone]
+        if left:
+            self._open[name] = left
+        else:
+            self._open.pop(name, None)
+
+
+class Mailbox:
+    """Deltas of one stream on their way from the engine's thread into the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.transcripts: dict[str, Transcript] = {}
+        self._loop = loop
+        self._deltas: deque[TokenDelta] = deque()
+        self._news = asyncio.Event()
+        self._woken = False
+        self._closed = False
+        self._fault: Exception | None = None
+
+    def put(self, delta: TokenDelta) -> None:
+        """From any thread. A loop that has ended needs nothing any more."""
+        if self._closed:
+            return
+        self._deltas.append(delta)
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._sort)
+
+    async def wait(self) -> None:
+        """Until something was taken since the last call."""
+        await self._news.wait()
+        self._news.clear()
+        if self._fault is not None:
+            raise self._fault
+
+    def close(self) -> None:
+        self._closed = True
+        self._deltas.clear()
+
+    def _sort(self) -> None:
+        """In the event loop: hands every delta to its transcript."""
+        self._woken = False
+        try:
+            while self._deltas:
+                delta = self._deltas.popleft()
+                self.transcripts[delta.request_id].take(delta)
+        except Exception as error:
+            self._fault = error
+        self._news.set()

@@ -1,0 +1,74 @@
+"""Logits of a step -> RowResults: what is sampled, which drafts it confirms, the log-probabilities of prompts.
+
+One native call samples every row of the step; another scores prompt tokens where someone asked. An offset is a place in
+a row's token_ids; its logits say what comes at index start + offset + 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from octavo.request import Request, Row, RowResult, TokenLogprobs
+from octavo.sampling.sampler import Sampled, Sampler, SampleRow
+from octavo.sampling.verify import nodes, verify
+
+_NOTHING = RowResult()
+_NOT_FINITE = RowResult(finite=False)
+
+
+def sample(sampler: Sampler, logits: Any, rows: Sequence[Row], requests: Sequence[Request | None]) -> list[RowResult]:
+    """logits: float32 [R, V], the rows' logits one after the other. A row without a request yields nothing."""
+    wanted: list[SampleRow] = []
+    targets: list[tuple[int, int, int]] = []
+    first = 0
+    for row, request in zip(rows, requests, strict=True):
+        if request is not None:
+            if row.sample:
+                wanted += _sample_rows(row, request, first)
+            if request.params.prompt_logprobs is not None:
+                targets += _prompt_targets(row, request, first)
+        first += row.num_logits
+    sampled = iter(sampler.sample(logits, wanted))
+    scored = iter(sampler.prompt_logprobs(logits, targets))
+    return [
+        _NOTHING if request is None else _result(row, request, sampled, scored)
+        for row, request in zip(rows, requests, strict=True)
+    ]
+
+
+def _sample_rows(row: Row, request: Request, first: int) -> list[SampleRow]:
+    """One per token to choose: after the last known token and after each draft. `first`: the row's first logits row."""
+    if not row.num_drafts:
+        return [SampleRow(request, first + row.num_logits - 1, row.start + len(row.token_ids))]
+    return [
+        SampleRow(request, first + node.offset - row.logits_from, node.index, node.extra_ids) for node in nodes(row)
+    ]
+
+
+def _prompt_targets(row: Row, request: Request, first: int) -> list[tuple[int, int, int]]:
+    """(logits row, the prompt token that follows, how many of the likeliest) for the prompt rows of this step."""
+    top = request.params.prompt_logprobs or 0
+    begin = row.start + row.logits_from + 1
+    end = min(row.start + len(row.token_ids) + 1, len(request.prompt_ids))
+    return [(first + i - begin, request.prompt_ids[i], top) for i in range(begin, end)]
+
+
+def _result(row: Row, request: Request, sampled: Iterator[Sampled], scored: Iterator[TokenLogprobs]) -> RowResult:
+    """Takes the row's share of both native calls."""
+    prompt: tuple[TokenLogprobs, ...] = ()
+    if request.params.prompt_logprobs is not None:
+        prompt = tuple(next(scored) for _ in _prompt_targets(row, request, 0))
+    finite = all(position.entries for position in prompt)
+    if not row.sample:
+        return RowResult(prompt_logprobs=prompt) if finite else _NOT_FINITE
+    choices = [next(sampled) for _ in range(row.num_drafts + 1)]
+    verified = verify(row, choices)
+    if not finite or not verified.finite:
+        return _NOT_FINITE
+    return RowResult(
+        token_ids=verified.token_ids,
+        accepted=verified.accepted,
+        logprobs=tuple(choice.logprobs for choice in verified.sampled if choice.logprobs is not None),
+        prompt_logprobs=prompt,
+    )

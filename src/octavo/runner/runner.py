@@ -1,0 +1,268 @@
+"""The runner: a checkpoint, its program and an executor joined into steps. launch(plan), then finish() -> StepResult.
+
+    checkpoint + program --lower--> executor.open --> session          once, by Runner.open
+    plan --HeaderWriter--> session.run --logits--> outcome.sample --drafter--> StepResult      each step
+
+Owns the session, the sampler, the drafter and the requests in flight. Logits live until the session's next run, so of
+several launched plans the later ones run when the earlier ones are finished; runs are in plan order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from octavo.backends import EXECUTORS, executor_for
+from octavo.backends.port import Executor, Limits, Session, WeightStream
+from octavo.config import EngineConfig
+from octavo.drafters.port import Drafter, DraftRow
+from octavo.errors import EngineError
+from octavo.model_config import ModelConfig
+from octavo.models.registry import program_for
+from octavo.program.ir import Program
+from octavo.request import Request, Row, RowResult, StepPlan, StepResult
+from octavo.runner import machine, outcome
+from octavo.runner.batch import Array, HeaderWriter
+from octavo.runner.capacity import Demand, usable_blocks
+from octavo.runner.table import RequestTable
+from octavo.sampling.sampler import Sampler
+from octavo.types import KVGroup
+from octavo.weights.checkpoint import Checkpoint, open_checkpoint
+from octavo.weights.fetch import resolve
+from octavo.weights.kinds import Tensor
+from octavo.weights.match import match
+from octavo.weights.prepare import prepare
+
+TARGET = "target"
+LOGITS = "logits"
+Progress = Callable[[int, int], None]  # bytes of weights read, of all
+
+
+@dataclass(slots=True)
+class Step:
+    """A launched plan. requests: as they were at launch; None for ids that had ended by then."""
+
+    plan: StepPlan
+    requests: tuple[Request | None, ...]
+    header: Array
+    ran: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What opening a model found out, for the scheduler and for ModelInfo. Sizes in bytes."""
+
+    vocab_size: int
+    limits: Limits
+    groups: tuple[KVGroup, ...]
+    numerics: str
+    isa: str
+    content_id: str
+    threads: int
+    weights_bytes: int
+    kv_bytes_per_token: int
+    load_seconds: float
+    notes: tuple[str, ...]
+
+
+class Runner:
+    """Made by `open`. `add` a request before a plan names it, `forget` it after its last delta."""
+
+    def __init__(self, session: Session, loaded: Loaded, drafter: Drafter, depth: int) -> None:
+        limits = loaded.limits
+        self.loaded = loaded
+        self._session = session
+        self._drafter = drafter
+        self._sampler = Sampler(loaded.vocab_size)
+        self._requests = RequestTable()
+        self._steps: deque[Step] = deque()
+        sizes = (limits.max_tokens, limits.max_rows, limits.max_seqs)
+        self._writers = [HeaderWriter(*sizes) for _ in range(depth)]
+        self._draft_writer = HeaderWriter(*sizes)
+
+    @classmethod
+    def open(cls, config: EngineConfig, drafter: Drafter, progress: Progress) -> Runner:
+        """Loads the model. Raises what errors.py lists for bad files, configurations and too little memory."""
+        begun = time.monotonic()
+        executor: Executor = executor_for(config.executor, config.dtype)
+        auto = EXECUTORS[config.executor][3]
+        exact = (auto if config.dtype == "auto" else config.dtype) == "float32"
+        checkpoint = open_checkpoint(resolve(config.model), matrices="f32" if exact else "bf16")
+        try:
+            return cls._open(config, executor, drafter, progress, checkpoint, begun)
+        finally:
+            checkpoint.close()
+
+    @classmethod
+    def _open(
+        cls,
+        config: EngineConfig,
+        executor: Executor,
+        drafter: Drafter,
+        progress: Progress,
+        checkpoint: Checkpoint,
+        begun: float,
+    ) -> Runner:
+        model = _model_config(checkpoint)
+        max_model_len = min(config.max_model_len or model.max_position, model.max_position)
+        plain = {TARGET: program_for(model, max_model_len), **drafter.programs}
+        source = WeightSource(plain, checkpoint, drafter)
+        programs = {name: executor.lower(program, source.kinds(program)) for name, program in plain.items()}
+        demand = Demand(
+            block_bytes=executor.block_bytes(programs, config.block_tokens),
+            block_tokens=config.block_tokens,
+            weights_bytes=source.stored_bytes,
+            memory_free=machine.memory()[1],
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=max_model_len,
+        )
+        blocks = usable_blocks(demand, kv_memory=config.kv_memory, num_blocks=config.num_blocks)
+        limits = Limits(
+            max_tokens=config.max_num_batched_tokens,
+            max_rows=config.max_logit_rows,
+            max_seqs=config.max_num_seqs,
+            max_model_len=max_model_len,
+            num_blocks=blocks + 1,
+            block_tokens=config.block_tokens,
+        )
+        threads = config.threads or machine.cores()[1]
+        session = executor.open(programs, lambda: source.stream(progress), limits, threads=threads, isa=config.isa)
+        loaded = Loaded(
+            vocab_size=model.vocab_size,
+            limits=limits,
+            groups=_groups(programs),
+            numerics=session.numerics.id,
+            isa=session.numerics.isa,
+            content_id=checkpoint.content_id,
+            threads=threads,
+            weights_bytes=source.stored_bytes,
+            kv_bytes_per_token=demand.block_bytes // config.block_tokens,
+            load_seconds=time.monotonic() - begun,
+            notes=(*model.warnings, *checkpoint.notes),
+        )
+        return cls(session, loaded, drafter, config.plans_outstanding)
+
+    # ---- requests
+    def add(self, request: Request) -> None:
+        self._requests.add(request)
+
+    def forget(self, request_id: str) -> None:
+        """Drops all state of a request that has ended; rows of it that are still in flight yield nothing."""
+        self._requests.forget(request_id)
+        self._sampler.forget(request_id)
+        self._drafter.forget(request_id)
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._requests)
+
+    # ---- steps
+    def launch(self, plan: StepPlan) -> None:
+        requests = tuple(self._requests.get(row.request_id) for row in plan.rows)
+        writer = self._writers[plan.number % len(self._writers)]
+        step = Step(plan, requests, writer.write(plan.rows, copies=plan.copies, tables=plan.tables))
+        self._steps.append(step)
+        if len(self._steps) == 1:
+            self._run(step)
+
+    def finish(self) -> StepResult:
+        """The result of the oldest launched plan."""
+        step = self._steps.popleft()
+        self._run(step)
+        alive = [request if self._requests.alive(request) else None for request in step.requests]
+        logits = self._session.view(LOGITS)
+        rows = outcome.sample(self._sampler, logits, step.plan.rows, alive)
+        if self._drafter.max_draft:
+            rows = self._draft(step.plan.rows, alive, rows)
+        return StepResult(step.plan.number, tuple(rows))
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _run(self, step: Step) -> None:
+        if not step.ran:
+            self._session.run(TARGET, step.header)
+            step.ran = True
+
+    # ---- drafts
+    def _draft(
+        self, rows: Sequence[Row], requests: Sequence[Request | None], results: list[RowResult]
+    ) -> list[RowResult]:
+        """The results with what the drafter proposes after them."""
+        seen: dict[int, DraftRow] = {}
+        begin = 0
+        for number, (row, request, result) in enumerate(zip(rows, requests, results, strict=True)):
+            if request is not None:
+                seen[number] = DraftRow(request, row, begin, result)
+            begin += len(row.token_ids)
+        self._drafter.extend(self, tuple(seen.values()))
+        sampled = {number: row for number, row in seen.items() if row.result.token_ids}
+        proposals = self._drafter.propose(self, tuple(sampled.values()))
+        for number, proposal in zip(sampled, proposals, strict=True):
+            if len(proposal.token_ids) > self._drafter.max_draft:
+                raise EngineError(f"the drafter proposed {len(proposal.token_ids)} tokens, more than its max_draft")
+            results[number] = replace(results[number], draft_ids=proposal.token_ids, draft_parents=proposal.parents)
+        return results
+
+    def run(self, program: str, rows: Sequence[Row], source_rows: Sequence[int] = ()) -> None:
+        """One run of a drafter's program (see DraftSession)."""
+        self._session.run(program, self._draft_writer.write(rows, source_rows=source_rows))
+
+    def view(self, name: str) -> Any:
+        return self._session.view(name)
+
+
+class WeightSource:
+    """The weights of several programs as one stream, each once, in the programs' order."""
+
+    def __init__(self, programs: Mapping[str, Program], checkpoint: Checkpoint, drafter: Drafter) -> None:
+        self._checkpoint = checkpoint
+        self._weights = {name: weight for program in programs.values() for name, weight in program.weights.items()}
+        self._own: dict[str, Tensor] = {}
+        for name, weight in self._weights.items():
+            tensor = None if name in programs[TARGET].weights else drafter.tensor(weight)
+            if tensor is not None:
+                self._own[name] = tensor
+        rest = {name: weight for name, weight in self._weights.items() if name not in self._own}
+        self._sources = match(rest, checkpoint)
+        sizes = {name: checkpoint.stored_bytes(source) for name, source in self._sources.items()}
+        self._sizes = sizes | {name: tensor.nbytes for name, tensor in self._own.items()}
+        self.stored_bytes = sum(self._sizes.values())
+
+    def kinds(self, program: Program) -> dict[str, str]:
+        return {
+            name: self._own[name].kind if name in self._own else self._checkpoint.kind_of(self._sources[name])
+            for name in program.weights
+        }
+
+    def stream(self, progress: Progress) -> WeightStream:
+        return self._stream(progress)
+
+    def _stream(self, progress: Progress) -> Iterator[tuple[str, Tensor]]:
+        done = 0
+        for name, weight in self._weights.items():
+            tensor = self._own.get(name)
+            if tensor is None:
+                tensor = prepare(self._checkpoint.read(self._sources[name]), weight.prep)
+            yield name, tensor
+            done += self._sizes[name]
+            progress(done, self.stored_bytes)
+
+
+def _groups(programs: Mapping[str, Program]) -> tuple[KVGroup, ...]:
+    """Groups of all programs by name, numbered as sessions number them: in order of first appearance."""
+    found: dict[str, KVGroup] = {}
+    for program in programs.values():
+        for group in program.groups:
+            found.setdefault(group.name, group)
+    return tuple(found.values())
+
+
+def _model_config(checkpoint: Checkpoint) -> ModelConfig:
+    if checkpoint.format == "hf":
+        return ModelConfig.from_mapping(checkpoint.config)
+    shapes = {name: header.shape for name, header in checkpoint.headers.items()}
+    return ModelConfig.from_gguf(checkpoint.config, shapes, checkpoint.rope_factors() or ())
