@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "sampling_kernels.h"
 #include "sampling_math.h"
@@ -18,7 +19,7 @@ constexpr float INF = std::numeric_limits<float>::infinity();
 constexpr float LARGEST = std::numeric_limits<float>::max();
 constexpr uint32_t PURPOSE_TOKEN = 0;
 constexpr float NUCLEUS_FIRST_TRY = -8.0f;  // most nuclei lie within e^-8 of the most likely token
-constexpr size_t NUCLEUS_LIST = 4096;       // and hold fewer tokens than this; else the histogram finds the edge
+constexpr int NUCLEUS_BLOCKS = 192;         // and in fewer blocks than this; else a histogram finds the edge
 
 struct Candidate {
   float logit;
@@ -45,6 +46,7 @@ struct Scratch {
   std::vector<float> logits, saved, raw_max, block_max, order;
   std::vector<Candidate> list;
   std::vector<uint64_t> buckets;
+  std::vector<int32_t> ids;
 };
 
 Scratch& scratch() {
@@ -134,38 +136,49 @@ void end_after(Survivors& s, const std::vector<Candidate>& list) {
   s.last_id = last.id;
 }
 
-// top-p over a whole row. Leaves the survivors in tmp.list and returns true, or only narrows `s` and returns false.
-bool nucleus(const View& v, double top_p, Survivors& s, Scratch& tmp) {
-  uint64_t wanted = wanted_mass(top_p, v.kernels->mass(v.x, v.n, v.block_max, s));
-  uint64_t have = 0;
-  tmp.list.clear();
-  for (int b = 0; b < v.blocks() && tmp.list.size() <= NUCLEUS_LIST; b++) {
-    if (!(s.d(v.block_max[b]) >= NUCLEUS_FIRST_TRY)) continue;
+// All tokens within NUCLEUS_FIRST_TRY of the most likely, with their masses; false when they are many.
+bool take_likely(const View& v, const Survivors& s, std::vector<Candidate>& list) {
+  list.clear();
+  auto close = [&](float top) { return s.d(top) >= NUCLEUS_FIRST_TRY; };
+  if (std::count_if(v.block_max, v.block_max + v.blocks(), close) > NUCLEUS_BLOCKS) return false;
+  for (int b = 0; b < v.blocks(); b++) {
+    if (!close(v.block_max[b])) continue;
     int end = std::min(v.n, (b + 1) * SCAN_BLOCK);
     for (int i = b * SCAN_BLOCK; i < end; i++) {
       float d = s.d(v.x[i]);
-      if (d < NUCLEUS_FIRST_TRY || d < s.d_min) continue;
-      tmp.list.push_back({v.x[i], i, mass_of(d)});
-      have += tmp.list.back().mass;
+      if (d >= NUCLEUS_FIRST_TRY && d >= s.d_min) list.push_back({v.x[i], i, mass_of(d)});
     }
   }
-  if (tmp.list.size() <= NUCLEUS_LIST && have >= wanted) {
-    cut_at_mass(tmp.list, wanted);
-    end_after(s, tmp.list);
-    return true;
+  return true;
+}
+
+uint64_t total_mass(const std::vector<Candidate>& list) {
+  uint64_t total = 0;
+  for (const Candidate& c : list) total += c.mass;
+  return total;
+}
+
+// top-p over a whole row. Leaves the survivors in tmp.list and returns true, or only narrows `s` and returns false.
+bool nucleus(const View& v, double top_p, Survivors& s, Scratch& tmp) {
+  if (take_likely(v, s, tmp.list)) {
+    uint64_t wanted = wanted_mass(top_p, v.kernels->mass(v.x, v.n, v.block_max, s));
+    if (total_mass(tmp.list) >= wanted) {
+      cut_at_mass(tmp.list, wanted);
+      end_after(s, tmp.list);
+      return true;
+    }
   }
   tmp.buckets.assign(MASS_BUCKETS, 0);
   v.kernels->histogram(v.x, v.n, v.block_max, s, tmp.buckets.data());
+  uint64_t wanted = wanted_mass(top_p, std::accumulate(tmp.buckets.begin(), tmp.buckets.end(), uint64_t(0)));
   int edge = 0;
   while (tmp.buckets[edge] < wanted) wanted -= tmp.buckets[edge++];
+  tmp.ids.resize(v.n);
+  int count = v.kernels->gather(v.x, v.n, v.block_max, s, edge, tmp.ids.data());
   tmp.list.clear();
-  for (int b = 0; b < v.blocks(); b++) {
-    if (!(s.d(v.block_max[b]) * -64.0f < float(edge + 1))) continue;
-    int end = std::min(v.n, (b + 1) * SCAN_BLOCK);
-    for (int i = b * SCAN_BLOCK; i < end; i++) {
-      float d = s.d(v.x[i]);
-      if (d >= s.d_min && d >= MASS_FLOOR && int32_t(d * -64.0f) == edge) tmp.list.push_back({v.x[i], i, mass_of(d)});
-    }
+  for (int i = 0; i < count; i++) {
+    float logit = v.x[tmp.ids[i]];
+    tmp.list.push_back({logit, tmp.ids[i], mass_of(s.d(logit))});
   }
   cut_at_mass(tmp.list, wanted);
   end_after(s, tmp.list);
@@ -183,9 +196,8 @@ bool truncate(const View& v, const SamplingOptions& o, Survivors& s, Scratch& tm
   if (!top_k) return top_p && nucleus(v, o.top_p, s, tmp);
   take_top(v, o.top_k, s, tmp);
   if (top_p) {
-    uint64_t total = 0;
-    for (Candidate& c : tmp.list) total += c.mass = mass_of(s.d(c.logit));
-    cut_at_mass(tmp.list, wanted_mass(o.top_p, total));
+    for (Candidate& c : tmp.list) c.mass = mass_of(s.d(c.logit));
+    cut_at_mass(tmp.list, wanted_mass(o.top_p, total_mass(tmp.list)));
   }
   end_after(s, tmp.list);
   return true;

@@ -41,6 +41,8 @@ struct SamplingKernels {
   uint64_t (*mass)(const float* x, int n, const float* block_max, const Survivors& s);
   // Adds the mass of every token with d >= d_min to bucket floor(-64 d); last_logit and last_id are not looked at.
   void (*histogram)(const float* x, int n, const float* block_max, const Survivors& s, uint64_t* buckets);
+  // Ids, ascending, of the tokens that histogram added to bucket `bucket`; returns how many.
+  int (*gather)(const float* x, int n, const float* block_max, const Survivors& s, int bucket, int32_t* ids);
   // Improves `best` over all survivors. A token is skipped only when its largest possible score is below the best.
   void (*draw)(const float* x, int n, const float* block_max, const Survivors& s, const NoiseKey& key, Winner& best);
 };

@@ -3,6 +3,10 @@
 #include "sampling_kernels.h"
 #include "sampling_math.h"
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 #ifndef OCTAVO_ISA_amx  // the widest class here is avx512
 
 namespace octavo::OCTAVO_ISA_NAME {
@@ -88,6 +92,8 @@ uint64_t mass(const float* x, int n, const float* block_max, const Survivors& s)
   return (highs << MASS_LOW_BITS) + lows;
 }
 
+inline int32_t bucket_of(float d) { return int32_t((d < MASS_FLOOR ? MASS_FLOOR : d) * -64.0f); }
+
 void histogram(const float* x, int n, const float* block_max, const Survivors& s, uint64_t* buckets) {
   float floor = s.d_min > MASS_FLOOR ? s.d_min : MASS_FLOOR;
   Survivors all = {s.max, s.inv_temperature, s.d_min, -INF, INT32_MAX};
@@ -97,13 +103,68 @@ void histogram(const float* x, int n, const float* block_max, const Survivors& s
     int32_t high[SCAN_BLOCK], low[SCAN_BLOCK], where[SCAN_BLOCK];
     const float* v = block.at(x, begin, n);
     block_mass(v, begin, all, high, low);
-    for (int l = 0; l < SCAN_BLOCK; l++) {
-      float d = s.d(v[l]);
-      where[l] = int32_t((d < MASS_FLOOR ? MASS_FLOOR : d) * -64.0f);
-    }
+    for (int l = 0; l < SCAN_BLOCK; l++) where[l] = bucket_of(s.d(v[l]));
     for (int l = 0; l < SCAN_BLOCK; l++)
       buckets[where[l]] += (uint64_t(uint32_t(high[l])) << MASS_LOW_BITS) + uint32_t(low[l]);
   }
+}
+
+int gather(const float* x, int n, const float* block_max, const Survivors& s, int bucket, int32_t* ids) {
+  float floor = s.d_min > MASS_FLOOR ? s.d_min : MASS_FLOOR;
+  int count = 0;
+  Block block;
+  for (int begin = 0; begin < n; begin += SCAN_BLOCK) {
+    float top = s.d(block_max[begin / SCAN_BLOCK]);
+    if (!(top >= floor) || bucket_of(top) > bucket) continue;
+    const float* v = block.at(x, begin, n);
+    int32_t inside[SCAN_BLOCK], any = 0;
+    for (int l = 0; l < SCAN_BLOCK; l++) inside[l] = (bucket_of(s.d(v[l])) == bucket) & (s.d(v[l]) >= floor);
+    for (int l = 0; l < SCAN_BLOCK; l++) any |= inside[l];
+    if (!any) continue;
+    for (int l = 0; l < SCAN_BLOCK; l++)
+      if (inside[l]) ids[count++] = begin + l;
+  }
+  return count;
+}
+
+// Vectors of 64-bit lanes; what stands in a lane's upper half is ignored by mul32.
+#if defined(__AVX512F__)
+typedef uint64_t Lanes __attribute__((vector_size(64)));
+inline Lanes mul32(Lanes a, Lanes b) { return (Lanes)_mm512_mul_epu32((__m512i)a, (__m512i)b); }
+#elif defined(__AVX2__)
+typedef uint64_t Lanes __attribute__((vector_size(32)));
+inline Lanes mul32(Lanes a, Lanes b) { return (Lanes)_mm256_mul_epu32((__m256i)a, (__m256i)b); }
+#elif defined(__SSE2__)
+typedef uint64_t Lanes __attribute__((vector_size(16)));
+inline Lanes mul32(Lanes a, Lanes b) { return (Lanes)_mm_mul_epu32((__m128i)a, (__m128i)b); }
+#else
+typedef uint64_t Lanes __attribute__((vector_size(16)));
+inline Lanes mul32(Lanes a, Lanes b) { return (a & 0xffffffff) * (b & 0xffffffff); }
+#endif
+
+// philox() of sampling_math.h for the tokens of one block.
+void block_words(const NoiseKey& key, int begin, uint32_t* word) {
+  constexpr int WIDTH = sizeof(Lanes) / 8;
+  alignas(64) uint64_t wide[SCAN_BLOCK];
+  const Lanes zero = {}, m0 = zero + 0xD2511F53, m1 = zero + 0xCD9E8D57;
+  Lanes count;
+  for (int i = 0; i < WIDTH; i++) count[i] = uint64_t(i);
+  for (int l = 0; l < SCAN_BLOCK; l += WIDTH) {
+    Lanes c0 = zero + key.index, c1 = count + uint64_t(begin + l), c2 = zero + key.purpose, c3 = zero;
+    uint32_t key0 = key.key0, key1 = key.key1;
+#pragma GCC unroll 10
+    for (int round = 0; round < 10; round++) {
+      Lanes p0 = mul32(c0, m0), p1 = mul32(c2, m1);
+      c0 = (p1 >> 32) ^ c1 ^ uint64_t(key0);
+      c2 = (p0 >> 32) ^ c3 ^ uint64_t(key1);
+      c1 = p1;
+      c3 = p0;
+      key0 += 0x9E3779B9u;
+      key1 += 0xBB67AE85u;
+    }
+    __builtin_memcpy(wide + l, &c0, sizeof c0);
+  }
+  for (int l = 0; l < SCAN_BLOCK; l++) word[l] = uint32_t(wide[l]);
 }
 
 void draw(const float* x, int n, const float* block_max, const Survivors& s, const NoiseKey& key, Winner& best) {
@@ -114,8 +175,7 @@ void draw(const float* x, int n, const float* block_max, const Survivors& s, con
     const float* v = block.at(x, begin, n);
     uint32_t word[SCAN_BLOCK];
     int32_t open[SCAN_BLOCK], any = 0;
-    for (int l = 0; l < SCAN_BLOCK; l++)
-      word[l] = philox(key.key0, key.key1, key.index, uint32_t(begin + l), key.purpose);
+    block_words(key, begin, word);
     for (int l = 0; l < SCAN_BLOCK; l++) open[l] = s.d(v[l]) + gumbel_bound(word[l]) >= bar;
     for (int l = 0; l < SCAN_BLOCK; l++) any |= open[l];
     if (!any) continue;
@@ -130,7 +190,7 @@ void draw(const float* x, int n, const float* block_max, const Survivors& s, con
 }  // namespace
 
 extern const SamplingKernels sampling_table;
-const SamplingKernels sampling_table = {scan, mass, histogram, draw};
+const SamplingKernels sampling_table = {scan, mass, histogram, gather, draw};
 
 }  // namespace octavo::OCTAVO_ISA_NAME
 
