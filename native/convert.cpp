@@ -11,6 +11,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace nb = nanobind;
 
@@ -29,20 +30,50 @@ uint16_t load16(const uint8_t* p) {
   return v;
 }
 
-// 16 bytes, byte k = elements k (low nibble) and k + 16 (high): to 16 bytes, byte j = elements 2j and 2j + 1.
-void interleave_halves(const uint8_t* qs, uint8_t* out) {
-  for (int k = 0; k < 8; ++k) {
-    const uint8_t a = qs[2 * k], b = qs[2 * k + 1];
-    out[k] = static_cast<uint8_t>((a & 15) | (b << 4));
-    out[8 + k] = static_cast<uint8_t>((a >> 4) | (b & 0xf0));
+// Eight bytes at a time, as lanes of a word; little-endian, as the files are.
+constexpr uint64_t LOW_NIBBLES = 0x0f0f0f0f0f0f0f0fu;
+constexpr uint64_t ONES = 0x0101010101010101u;
+
+uint64_t load64(const uint8_t* p) {
+  uint64_t v;
+  std::memcpy(&v, p, 8);
+  return v;
+}
+
+// Eight bytes below 16, elements 0 to 7: four bytes, byte j = elements 2j (low nibble) and 2j + 1.
+void store_pairs(uint64_t v, uint8_t* out) {
+  v = (v | (v >> 4)) & 0x00ff00ff00ff00ffu;
+  v = (v | (v >> 8)) & 0x0000ffff0000ffffu;
+  const uint32_t packed = static_cast<uint32_t>(v | (v >> 16));
+  std::memcpy(out, &packed, 4);
+}
+
+// `width` bytes, byte k = elements k (low nibble) and k + width (high): as many bytes, byte j = elements 2j and 2j + 1.
+void interleave_halves(const uint8_t* qs, int width, uint8_t* out) {
+  for (int k = 0; k < width; k += 8) {
+    const uint64_t v = load64(qs + k);
+    store_pairs(v & LOW_NIBBLES, out + k / 2);
+    store_pairs((v >> 4) & LOW_NIBBLES, out + width / 2 + k / 2);
   }
+}
+
+// Eight bytes of 0 to 127, less `shift` of 0 to 128, as int8.
+void store_shifted(uint64_t v, uint64_t shift, int8_t* out) {
+  v = ((v | (ONES << 7)) - ONES * shift) ^ (ONES << 7);  // the top bit stops borrows
+  std::memcpy(out, &v, 8);
+}
+
+// Bit i of `bits` to byte i.
+uint64_t spread_bits(uint8_t bits) {
+  const uint64_t v = (ONES * bits) & 0x8040201008040201u;
+  return ((v + ONES * 0x7f) >> 7) & ONES;
 }
 
 // Q4_0, 18 bytes for 32: d f16 | qs[16].  y = d (v - 8)
 void q4_0(const uint8_t* s, size_t blocks, uint8_t* data, uint16_t* scale) {
   for (size_t b = 0; b < blocks; ++b, s += 18) {
     scale[b] = load16(s);
-    interleave_halves(s + 2, data + 16 * b);
+    interleave_halves(s + 2, 16, data + 16 * b);
   }
 }
 
@@ -51,17 +82,16 @@ void q4_1(const uint8_t* s, size_t blocks, uint8_t* data, uint16_t* scale, uint1
   for (size_t b = 0; b < blocks; ++b, s += 20) {
     scale[b] = load16(s);
     bias[b] = load16(s + 2);
-    interleave_halves(s + 4, data + 16 * b);
+    interleave_halves(s + 4, 16, data + 16 * b);
   }
 }
 
 // v = nibble | bit i of qh << 4, minus `shift`.
-void five_bits(const uint8_t* qh, const uint8_t* qs, int shift, int8_t* out) {
-  uint32_t high;
-  std::memcpy(&high, qh, 4);
-  for (int i = 0; i < 16; ++i) {
-    out[i] = static_cast<int8_t>(((qs[i] & 15) | (((high >> i) & 1) << 4)) - shift);
-    out[i + 16] = static_cast<int8_t>(((qs[i] >> 4) | (((high >> (i + 16)) & 1) << 4)) - shift);
+void five_bits(const uint8_t* qh, const uint8_t* qs, uint64_t shift, int8_t* out) {
+  for (int k = 0; k < 16; k += 8) {
+    const uint64_t v = load64(qs + k);
+    store_shifted((v & LOW_NIBBLES) | (spread_bits(qh[k / 8]) << 4), shift, out + k);
+    store_shifted(((v >> 4) & LOW_NIBBLES) | (spread_bits(qh[k / 8 + 2]) << 4), shift, out + k + 16);
   }
 }
 
@@ -116,14 +146,7 @@ void k_scales(const uint8_t* s, size_t b, const KBlock& out) {
 void q4_k(const uint8_t* s, size_t blocks, uint8_t* data, const KBlock& out) {
   for (size_t b = 0; b < blocks; ++b, s += 144) {
     k_scales(s, b, out);
-    for (int pair = 0; pair < 4; ++pair) {
-      const uint8_t* qs = s + 16 + 32 * pair;
-      uint8_t* to = data + 128 * b + 32 * pair;
-      for (int k = 0; k < 16; ++k) {
-        to[k] = static_cast<uint8_t>((qs[2 * k] & 15) | (qs[2 * k + 1] << 4));
-        to[16 + k] = static_cast<uint8_t>((qs[2 * k] >> 4) | (qs[2 * k + 1] & 0xf0));
-      }
-    }
+    for (int pair = 0; pair < 128; pair += 32) interleave_halves(s + 16 + pair, 32, data + 128 * b + pair);
   }
 }
 
@@ -135,8 +158,9 @@ void q5_k(const uint8_t* s, size_t blocks, int8_t* data, const KBlock& out) {
     for (int j = 0; j < 8; ++j) {
       const uint8_t* qs = s + 48 + 32 * (j / 2);
       int8_t* to = data + SUPER * b + 32 * j;
-      for (int l = 0; l < 32; ++l) {
-        to[l] = static_cast<int8_t>(((qs[l] >> (4 * (j % 2))) & 15) | (((qh[l] >> j) & 1) << 4));
+      for (int l = 0; l < 32; l += 8) {
+        const uint64_t low = (load64(qs + l) >> (4 * (j % 2))) & LOW_NIBBLES;
+        store_shifted(low | (((load64(qh + l) >> j) & ONES) << 4), 0, to + l);
       }
     }
   }
@@ -152,9 +176,9 @@ void q6_k(const uint8_t* s, size_t blocks, int8_t* data, int8_t* scale, uint16_t
       const uint8_t* ql = s + 64 * h + 32 * (k % 2);
       const uint8_t* qh = s + 128 + 32 * h;
       int8_t* to = data + SUPER * b + 32 * part;
-      for (int l = 0; l < 32; ++l) {
-        const int v = ((ql[l] >> (4 * (k / 2))) & 15) | (((qh[l] >> (2 * k)) & 3) << 4);
-        to[l] = static_cast<int8_t>(v - 32);
+      for (int l = 0; l < 32; l += 8) {
+        const uint64_t low = (load64(ql + l) >> (4 * (k / 2))) & LOW_NIBBLES;
+        store_shifted(low | (((load64(qh + l) >> (2 * k)) & (ONES * 3)) << 4), 32, to + l);
       }
     }
   }
@@ -280,6 +304,16 @@ void bind_blocks(nb::module_& m) {
   });
 }
 
+// Every f16 as bf16. A look-up beats the arithmetic where only SSE2 may be assumed.
+const std::vector<uint16_t>& f16_as_bf16() {
+  static const std::vector<uint16_t> table = [] {
+    std::vector<uint16_t> all(1 << 16);
+    for (size_t bits = 0; bits < all.size(); ++bits) all[bits] = f32_to_bf16(f16_to_f32(static_cast<uint16_t>(bits)));
+    return all;
+  }();
+  return table;
+}
+
 void bind_floats(nb::module_& m) {
   m.def("f32_to_bf16", [](Bytes src, Out out) {
     const size_t n = blocks_of(src, 4);
@@ -297,7 +331,8 @@ void bind_floats(nb::module_& m) {
     auto *to = array<uint16_t>(out, n, "out");
     const uint8_t* from = src.data();
     nb::gil_scoped_release release;
-    for (size_t i = 0; i < n; ++i) to[i] = f32_to_bf16(f16_to_f32(load16(from + 2 * i)));
+    const std::vector<uint16_t>& table = f16_as_bf16();
+    for (size_t i = 0; i < n; ++i) to[i] = table[load16(from + 2 * i)];
   });
   m.def("f16_to_f32", [](Bytes src, Out out) {
     const size_t n = blocks_of(src, 2);

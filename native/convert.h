@@ -7,22 +7,23 @@
 
 namespace octavo {
 
-// Exact for every input: subnormals, infinities and NaN payloads included.
+// Exact for every input: subnormals, infinities and NaN payloads included. Branch-free, so that loops vectorise.
 inline float f16_to_f32(uint16_t h) {
-  uint32_t o = static_cast<uint32_t>(h & 0x7fffu) << 13;
-  const uint32_t exponent = o & 0x0f800000u;
-  o += (127u - 15u) << 23;
-  const uint32_t special = o + ((128u - 16u) << 23);  // infinity, NaN
-  const uint32_t shifted = o + (1u << 23);            // subnormal: renormalised by a subtraction
+  const uint32_t magnitude = static_cast<uint32_t>(h & 0x7fffu) << 13;
+  const uint32_t normal = magnitude + (112u << 23);
+  const uint32_t widest = magnitude | 0x7f800000u;  // infinity, NaN
+  const uint32_t half = static_cast<uint32_t>(h & 0x3ffu) | 0x3f000000u;  // 0.5 + subnormal
   float renormalised;
-  std::memcpy(&renormalised, &shifted, 4);
-  renormalised -= 6.103515625e-05f;  // 2^-14
+  std::memcpy(&renormalised, &half, 4);
+  renormalised -= 0.5f;
   uint32_t subnormal;
   std::memcpy(&subnormal, &renormalised, 4);
-  o = exponent == 0x0f800000u ? special : (exponent == 0 ? subnormal : o);
-  o |= static_cast<uint32_t>(h & 0x8000u) << 16;
+  const uint32_t is_small = 0u - static_cast<uint32_t>(magnitude < 0x00800000u);
+  const uint32_t is_wide = 0u - static_cast<uint32_t>(magnitude >= 0x0f800000u);
+  uint32_t bits = (subnormal & is_small) | (widest & is_wide) | (normal & ~(is_small | is_wide));
+  bits |= static_cast<uint32_t>(h & 0x8000u) << 16;
   float value;
-  std::memcpy(&value, &o, 4);
+  std::memcpy(&value, &bits, 4);
   return value;
 }
 
