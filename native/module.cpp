@@ -8,6 +8,7 @@ namespace nb = nanobind;
 namespace octavo {
 void bind_linear(nb::module_& m);
 void bind_sampling(nb::module_& m);
+void bind_session(nb::module_& m);
 }
 
 NB_MODULE(_native, m) {
@@ -15,4 +16,5 @@ NB_MODULE(_native, m) {
   octavo::bind_convert(m);
   octavo::bind_linear(m);
   octavo::bind_sampling(m);
+  octavo::bind_session(m);
 }

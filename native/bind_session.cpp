@@ -1,0 +1,82 @@
+// Python's view of sessions. Arguments are addresses, sizes and one flat encoded program; the GIL is free during a step.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "pool.h"
+#include "session.h"
+
+namespace nb = nanobind;
+
+namespace octavo {
+namespace {
+
+using Words = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<2>, nb::c_contig>;
+using Floats = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::c_contig>;
+
+const void* address(uintptr_t at) { return reinterpret_cast<const void*>(at); }
+
+void add_matrix(Session& s, const std::string& name, int kind, int m, int n, int group, int offset, int scale_signed,
+                uintptr_t data, uintptr_t scale, uintptr_t bias, uintptr_t super_scale, uintptr_t super_bias) {
+  const LogicalTensor tensor = {static_cast<WeightKind>(kind),
+                                m,
+                                n,
+                                group,
+                                offset,
+                                address(data),
+                                address(scale),
+                                address(bias),
+                                static_cast<const uint16_t*>(address(super_scale)),
+                                static_cast<const uint16_t*>(address(super_bias)),
+                                scale_signed};
+  nb::gil_scoped_release release;
+  s.add_matrix(name, tensor);
+}
+
+Floats view(nb::handle self, const std::string& name) {
+  const Session::View v = nb::cast<Session&>(self).view(name);
+  return Floats(v.data, {static_cast<size_t>(v.rows), static_cast<size_t>(v.width)}, self);
+}
+
+Bytes cache_bytes(nb::handle self) {
+  const Session& s = nb::cast<Session&>(self);
+  return Bytes(s.cache_data(), {static_cast<size_t>(s.limits().num_blocks), s.block_bytes()}, self);
+}
+
+void run(Session& s, int program, Words header) {
+  nb::gil_scoped_release release;
+  s.run(program, header.data(), header.size());
+}
+
+}  // namespace
+
+void bind_session(nb::module_& m) {
+  nb::class_<Session>(m, "Session")
+      .def("__init__",
+           [](Session* self, int isa, int max_tokens, int max_rows, int max_seqs, int max_blocks, int num_blocks,
+              int block_tokens, int threads) {
+             new (self) Session(static_cast<Isa>(isa),
+                                {max_tokens, max_rows, max_seqs, max_blocks, num_blocks, block_tokens, threads});
+           })
+      .def("add_matrix", &add_matrix)
+      .def("add_vector",
+           [](Session& s, const std::string& name, uintptr_t data, int length) {
+             s.add_vector(name, static_cast<const float*>(address(data)), length);
+           })
+      .def("add_program", [](Session& s, Words words) { s.add_program(words.data(), words.size()); })
+      .def("finish", &Session::finish)
+      .def("run", &run)
+      .def("view", [](nb::handle self, const std::string& name) { return view(self, name); })
+      .def("cache_bytes", [](nb::handle self) { return cache_bytes(self); })
+      .def("set_profiling", &Session::set_profiling)
+      .def("profile", &Session::profile)
+      .def_prop_ro("block_bytes", &Session::block_bytes)
+      .def_prop_ro("steps", &Session::steps)
+      .def_prop_ro("barriers", &Session::barriers);
+  m.def("op_names", &op_names);
+}
+
+}  // namespace octavo

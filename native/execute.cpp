@@ -1,0 +1,269 @@
+// One step: every thread walks the operators; rows are split, panels and attention tasks are claimed.
+#include <chrono>
+
+#include "pool.h"
+#include "session.h"
+
+namespace octavo {
+namespace {
+
+uint64_t now_ns() {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
+struct Range {
+  int32_t begin, end;
+};
+
+// A step as its threads see it. Buffers' addresses and row counts are fixed before the threads start.
+struct Step {
+  Isa isa;
+  LoadedProgram& program;
+  const Header& header;
+  const std::map<int32_t, std::vector<Tile>>& tiles;
+  int threads;
+  uint8_t* scratch;
+  size_t scratch_bytes, linear_scratch;
+  bool profiling;
+  const OpKernels& kernels;
+  const LinearKernels& linear;
+
+  const BufferRecord& buffer(int32_t id) const { return program.record.buffers[id]; }
+
+  int32_t rows(int32_t id) const {
+    const LoadedProgram* owner = program.foreign[id].first;
+    return owner ? buffer(id).rows(owner->T, owner->R, owner->N) : buffer(id).rows(header.T, header.R, header.N);
+  }
+
+  template <class T>
+  T* data(int32_t id) const {
+    const auto& [owner, theirs] = program.foreign[id];
+    const LoadedProgram& p = owner ? *owner : program;
+    const BufferRecord& b = p.record.buffers[owner ? theirs : id];
+    return reinterpret_cast<T*>(p.arena.data() + p.region_at[b.region]);
+  }
+  const int32_t* field(int32_t id) const { return header.field(buffer(id).field); }
+
+  // This thread's share of the rows of a value: the same rows of every value with as many.
+  Range share(int32_t id, int thread) const {
+    const int64_t count = rows(id);
+    return {static_cast<int32_t>(count * thread / threads), static_cast<int32_t>(count * (thread + 1) / threads)};
+  }
+
+  void walk(int thread) const;
+  void run(const BoundOp& op, int thread, uint8_t* own) const;
+  void embed(const BoundOp& op, Range r) const;
+  void take(const BoundOp& op, Range r) const;
+  void concat(const BoundOp& op, Range r) const;
+  void norm(const BoundOp& op, Range r) const;
+  void element(const BoundOp& op, Range r) const;
+  void rope(const BoundOp& op, Range r) const;
+  void kv_write(const BoundOp& op, Range r) const;
+  void linears(const BoundOp& op, uint8_t* own) const;
+  void attention(const BoundOp& op, uint8_t* own) const;
+  std::atomic<int32_t>& counter(const BoundOp& op) const {
+    return program.counters[&op - program.ops.data()].next;
+  }
+};
+
+void Step::embed(const BoundOp& op, Range r) const {
+  const int32_t out = op.record->outs[0], width = buffer(out).width;
+  const int32_t* token = field(op.record->ins[0]);
+  auto* to = data<float>(out);
+  for (int32_t row = r.begin; row < r.end; ++row) unpack_row(*op.table, isa, token[row], to + static_cast<size_t>(row) * width);
+  const float scale = op.record->floats[0];
+  if (scale == 1.0f) return;
+  ElementArgs e{};
+  e.a = to, e.out = to, e.width = width, e.scale = scale;
+  kernels.scale(e, r.begin, r.end);
+}
+
+void Step::take(const BoundOp& op, Range r) const {
+  const int32_t out = op.record->outs[0];
+  const size_t bytes = buffer(out).row_bytes();
+  const auto* from = data<const uint8_t>(op.record->ins[0]);
+  auto* to = data<uint8_t>(out);
+  const int32_t* chosen = field(op.record->ins[1]);
+  for (int32_t row = r.begin; row < r.end; ++row) __builtin_memcpy(to + row * bytes, from + chosen[row] * bytes, bytes);
+}
+
+void Step::concat(const BoundOp& op, Range r) const {
+  const int32_t a = op.record->ins[0], b = op.record->ins[1], out = op.record->outs[0];
+  const size_t left = buffer(a).row_bytes(), right = buffer(b).row_bytes(), both = buffer(out).row_bytes();
+  for (int32_t row = r.begin; row < r.end; ++row) {
+    auto* to = data<uint8_t>(out) + row * both;
+    __builtin_memcpy(to, data<const uint8_t>(a) + row * left, left);
+    __builtin_memcpy(to + left, data<const uint8_t>(b) + row * right, right);
+  }
+}
+
+void Step::norm(const BoundOp& op, Range r) const {
+  const OpRecord& record = *op.record;
+  const BufferRecord& out = buffer(record.outs[0]);
+  NormArgs a{};
+  a.x = data<const float>(record.ins[0]), a.weight = op.vector;
+  if (out.dtype == DType::BF16) a.out16 = data<uint16_t>(record.outs[0]);
+  else a.out = data<float>(record.outs[0]);
+  a.groups = record.ints[1] > 0 ? record.ints[1] : 1;
+  a.width = out.width / a.groups, a.ldo = out.ld;
+  a.weight_plus_one = record.ints[0], a.eps = record.floats[0];
+  kernels.norm(a, r.begin, r.end);
+}
+
+void Step::element(const BoundOp& op, Range r) const {
+  const OpRecord& record = *op.record;
+  const BufferRecord& out = buffer(record.outs[0]);
+  ElementArgs e{};
+  e.a = data<const float>(record.ins[0]);
+  if (record.ins.size() > 1) e.b = data<const float>(record.ins[1]);
+  if (out.dtype == DType::BF16) e.out16 = data<uint16_t>(record.outs[0]);
+  else e.out = data<float>(record.outs[0]);
+  e.width = out.width, e.ldo = out.ld;
+  if (record.kind == OpKind::GLU) e.activation = record.ints[0];
+  const auto kernel = record.kind == OpKind::ADD ? kernels.add : record.kind == OpKind::GLU ? kernels.glu : kernels.quantize;
+  kernel(e, r.begin, r.end);
+}
+
+void Step::rope(const BoundOp& op, Range r) const {
+  const OpRecord& record = *op.record;
+  if (record.kind == OpKind::ROPE_ANGLES) {
+    RopeAnglesArgs a{};
+    a.position = field(record.ins[0]), a.inv_freq = record.floats.data() + 1, a.out = data<float>(record.outs[0]);
+    a.half = static_cast<int32_t>(record.floats.size()) - 1, a.factor = record.floats[0];
+    kernels.rope_angles(a, r.begin, r.end);
+    return;
+  }
+  RopeArgs a{};
+  a.x = data<const float>(record.ins[0]), a.angles = data<const float>(record.ins[1]), a.out = data<float>(record.outs[0]);
+  a.heads = record.ints[0], a.d = buffer(record.outs[0]).width / a.heads, a.half = record.ints[1] / 2;
+  kernels.rope(a, r.begin, r.end);
+}
+
+void Step::kv_write(const BoundOp& op, Range r) const {
+  KVWriteArgs a{};
+  a.cache = op.cache;
+  a.k = data<const float>(op.record->ins[0]), a.v = data<const float>(op.record->ins[1]);
+  a.index = header.index, a.request = header.request, a.flags = header.flags, a.slot = header.slot;
+  kernels.kv_write(a, r.begin, r.end);
+}
+
+void Step::linears(const BoundOp& op, uint8_t* own) const {
+  const OpRecord& record = *op.record;
+  LinearArgs a[3];
+  bool prepared[3] = {false, false, false};
+  for (int i = 0; i < op.linear_count; ++i) {
+    a[i] = op.linears[i];
+    a[i].x = data<const uint16_t>(record.ins[0]), a[i].rows = rows(record.ins[0]);
+    if (a[i].epilogue == Epilogue::GLU_BF16) a[i].out16 = data<uint16_t>(record.outs[i]);
+    else a[i].out = data<float>(record.outs[i]);
+    if (a[i].epilogue == Epilogue::ADD) a[i].addend = data<const float>(record.ins[1]);
+  }
+  if (a[0].rows == 0) return;
+  std::atomic<int32_t>& next = counter(op);
+  for (;;) {
+    int32_t begin = next.fetch_add(op.claim, std::memory_order_relaxed);
+    if (begin >= op.panels) return;
+    int32_t left = begin + op.claim < op.panels ? op.claim : op.panels - begin;
+    for (int i = 0; i < op.linear_count && left > 0; ++i) {
+      const int32_t panels = a[i].w->panels;
+      if (begin < panels) {
+        const int32_t take = left < panels - begin ? left : panels - begin;
+        uint8_t* scratch = own + i * linear_scratch;
+        if (!prepared[i]) linear.prepare(a[i], scratch), prepared[i] = true;
+        linear.run(a[i], begin, begin + take, scratch);
+        begin = 0, left -= take;
+      } else {
+        begin -= panels;
+      }
+    }
+  }
+}
+
+void Step::attention(const BoundOp& op, uint8_t* own) const {
+  const OpRecord& record = *op.record;
+  const BufferRecord& out = buffer(record.outs[0]);
+  const int32_t heads = record.ints[0], kv_heads = record.ints[1];
+  const std::vector<Tile>& list = tiles.at(heads / kv_heads);
+  AttentionArgs a{};
+  a.cache = op.cache;
+  a.q = data<const float>(record.ins[0]);
+  if (out.dtype == DType::BF16) a.out16 = data<uint16_t>(record.outs[0]);
+  else a.out = data<float>(record.outs[0]);
+  a.ldo = out.ld, a.heads = heads, a.window = record.ints[2], a.scale = record.floats[0];
+  a.index = header.index, a.parent = header.parent, a.tiles = list.data();
+  const int32_t tasks = static_cast<int32_t>(list.size()) * kv_heads;
+  std::atomic<int32_t>& next = counter(op);
+  for (int32_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
+    kernels.attention(a, task / kv_heads, task % kv_heads, own + 3 * linear_scratch);
+  }
+}
+
+void Step::run(const BoundOp& op, int thread, uint8_t* own) const {
+  const OpRecord& record = *op.record;
+  const Range r = share(record.kind == OpKind::KV_WRITE ? record.ins[0] : record.outs[0], thread);
+  switch (record.kind) {
+    case OpKind::EMBED: return embed(op, r);
+    case OpKind::TAKE: return take(op, r);
+    case OpKind::CONCAT: return concat(op, r);
+    case OpKind::NORM: return norm(op, r);
+    case OpKind::ADD:
+    case OpKind::GLU:
+    case OpKind::QUANTIZE: return element(op, r);
+    case OpKind::ROPE_ANGLES:
+    case OpKind::ROPE: return rope(op, r);
+    case OpKind::KV_WRITE: return kv_write(op, r);
+    case OpKind::LINEAR:
+    case OpKind::QKV:
+    case OpKind::LINEAR_ADD:
+    case OpKind::GATE_UP: return linears(op, own);
+    case OpKind::ATTENTION: return attention(op, own);
+  }
+}
+
+void Step::walk(int thread) const {
+  uint8_t* own = scratch + static_cast<size_t>(thread) * scratch_bytes;
+  const bool timed = profiling && thread == 0;
+  uint64_t since = timed ? now_ns() : 0;
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    const BoundOp& op = program.ops[i];
+    if (op.record->barrier) {
+      Pool::instance().wait();
+      if (timed && i > 0) {
+        const uint64_t t = now_ns();
+        program.nanoseconds[i - 1] += t - since;
+        since = t;
+      }
+    }
+    run(op, thread, own);
+    if (timed) {
+      const uint64_t t = now_ns();
+      program.nanoseconds[i] += t - since;
+      since = t;
+    }
+  }
+}
+
+}  // namespace
+
+void Session::run(int32_t number, const int32_t* words, size_t count) {
+  LoadedProgram& p = *programs_.at(number);
+  Header h;
+  if (!parse_header(words, count, h)) throw std::runtime_error("header: its version or its length is wrong");
+  check_tables(h);
+  apply_tables(h);
+  check_header(p, h);
+  apply_copies(h);
+  place(p, h.T, h.R, h.N);
+  make_tiles(h);
+  for (size_t i = 0; i < p.ops.size(); ++i) p.counters[i].next.store(0, std::memory_order_relaxed);
+  const Step step{isa_,      p,         h, tiles_, limits_.threads, scratch_.data(), scratch_bytes_, linear_scratch_,
+                  profiling_, op_kernels(isa_), linear_kernels(isa_)};
+  Pool::instance().run(
+      limits_.threads, [](void* context, int thread) { static_cast<const Step*>(context)->walk(thread); },
+      const_cast<Step*>(&step));
+  ++steps_;
+  for (const BoundOp& op : p.ops) barriers_ += op.record->barrier;
+}
+
+}  // namespace octavo

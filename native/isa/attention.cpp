@@ -1,0 +1,329 @@
+// Paged grouped-query attention of one instruction-set class. See ops.h for layouts and limits.
+//
+// Order of a row, whatever tile it travels in: scores are a chain over pairs of head dims; in each chunk of 128 indices
+// the running maximum moves, then P V is a chain over pairs of tokens; each segment of 512 starts afresh and is merged
+// into the earlier ones in order. What a row may not see is skipped or multiplied as P = 0 with V = 0: an exact no-op.
+// The AMX class runs this file's AVX-512 code.
+#include "ops.h"
+
+#include "isa/lanes.h"
+
+namespace octavo::OCTAVO_ISA_NAME {
+
+extern void attention(const AttentionArgs&, int tile, int kv_head, uint8_t* scratch);
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int BLOCK_Q = 4, BLOCK_V = 4;  // query vectors and 16-lane vectors held in registers
+#else
+constexpr int BLOCK_Q = 2, BLOCK_V = 2;
+#endif
+
+// One tile's working memory, carved out of the thread's scratch. Q vectors: row-major, `group` of each row.
+struct Work {
+  int vectors, group, d, padded_d;
+  uint32_t* q;          // [vectors][d / 2] pairs
+  float* s;             // [vectors][128]
+  uint32_t* p;          // [vectors][64] pairs
+  float *o, *o_all;     // [vectors][padded_d]: this segment, the merged ones
+  float *m, *l;         // [vectors]: running maximum (of scaled scores, base 2) and sum, this segment
+  float *m_all, *l_all;
+  int *first, *last;    // [rows]: visible indices [first, last)
+  uint16_t *k_copy, *v_copy;  // pages gathered for this chunk
+};
+
+// The pages of one chunk: where to read K and V.
+struct Pages {
+  const uint32_t* k[CHUNK_PAGES];
+  const uint32_t* v[CHUNK_PAGES];
+  int count;
+};
+
+// A draft of a tree: its own path, deepest first; the path stands behind the `base` committed indices.
+struct Path {
+  int length, base;
+};
+
+inline uint8_t* carve(uint8_t*& at, size_t bytes) {
+  uint8_t* begin = at;
+  at += (bytes + 63) / 64 * 64;
+  return begin;
+}
+
+inline Work carve_work(uint8_t* scratch, int d, int padded_d, int group, int rows) {
+  Work w;
+  const size_t n = static_cast<size_t>(rows) * group;
+  w.vectors = static_cast<int>(n), w.group = group, w.d = d, w.padded_d = padded_d;
+  w.q = reinterpret_cast<uint32_t*>(carve(scratch, n * d * 2));
+  w.s = reinterpret_cast<float*>(carve(scratch, n * CHUNK_TOKENS * 4));
+  w.p = reinterpret_cast<uint32_t*>(carve(scratch, n * CHUNK_TOKENS * 2));
+  w.o = reinterpret_cast<float*>(carve(scratch, n * padded_d * 4));
+  w.o_all = reinterpret_cast<float*>(carve(scratch, n * padded_d * 4));
+  w.m = reinterpret_cast<float*>(carve(scratch, n * 4));
+  w.l = reinterpret_cast<float*>(carve(scratch, n * 4));
+  w.m_all = reinterpret_cast<float*>(carve(scratch, n * 4));
+  w.l_all = reinterpret_cast<float*>(carve(scratch, n * 4));
+  w.first = reinterpret_cast<int*>(carve(scratch, rows * 4));
+  w.last = reinterpret_cast<int*>(carve(scratch, rows * 4));
+  w.k_copy = reinterpret_cast<uint16_t*>(carve(scratch, CHUNK_PAGES * 32 * padded_d));
+  w.v_copy = reinterpret_cast<uint16_t*>(carve(scratch, CHUNK_PAGES * 32 * padded_d));
+  return w;
+}
+
+inline const uint8_t* page_at(const CacheView& c, const int32_t* table, int index, int kv_head) {
+  const size_t page = static_cast<size_t>(index % c.block_tokens / PAGE_TOKENS) * c.kv_heads + kv_head;
+  return c.base + table[index / c.block_tokens] * c.block_bytes + page * c.page_bytes;
+}
+
+// Row of the step that holds the path's token at `depth` (1: child of the last committed token).
+inline int path_row(const AttentionArgs& a, int row, const Path& path, int depth) {
+  for (int up = path.length - depth; up > 0; --up) row = a.parent[row];
+  return row;
+}
+
+// Copies the tokens [first, last) of the page that starts at `begin` and zeroes the others, so that nothing invisible
+// (it may be NaN) is multiplied. Tokens of a path come from where they are stored.
+inline void gather_page(const AttentionArgs& a, const int32_t* table, int kv_head, int row, const Path& path, int begin,
+                        int first, int last, uint16_t* k, uint16_t* v) {
+  const CacheView& c = a.cache;
+  __builtin_memset(k, 0, c.page_bytes);
+  __builtin_memset(v, 0, c.page_bytes);
+  for (int lane = 0; lane < PAGE_TOKENS; ++lane) {
+    const int index = begin + lane;
+    if (index < first || index >= last) continue;
+    const int stored = index < path.base ? index : a.index[path_row(a, row, path, index - path.base + 1)];
+    const int from = stored % PAGE_TOKENS;
+    const uint8_t* page = page_at(c, table, stored, kv_head);
+    const auto* k_from = reinterpret_cast<const uint16_t*>(page + c.k_offset) + from * 2;
+    const auto* v_from = reinterpret_cast<const uint16_t*>(page + c.v_offset) + from / 2 * c.padded_d * 2 + from % 2;
+    uint16_t *k_to = k + lane * 2, *v_to = v + lane / 2 * c.padded_d * 2 + lane % 2;
+    for (int i = 0; i < c.d; i += 2) {
+      k_to[i * PAGE_TOKENS] = k_from[i * PAGE_TOKENS];
+      k_to[i * PAGE_TOKENS + 1] = k_from[i * PAGE_TOKENS + 1];
+    }
+    for (int i = 0; i < c.d; ++i) v_to[i * 2] = v_from[i * 2];
+  }
+}
+
+// Pages of the chunk at `begin` that hold indices of [first, last), the tile's visible range.
+inline Pages chunk_pages(const AttentionArgs& a, const Work& w, const int32_t* table, int kv_head, int row,
+                         const Path& path, int begin, int first, int last) {
+  const CacheView& c = a.cache;
+  Pages pages;
+  pages.count = 0;
+  for (int at = begin; at < begin + CHUNK_TOKENS && at < last; at += PAGE_TOKENS, ++pages.count) {
+    const bool whole = at >= first && at + PAGE_TOKENS <= last && at + PAGE_TOKENS <= path.base;
+    if (whole) {
+      const uint8_t* page = page_at(c, table, at, kv_head);
+      pages.k[pages.count] = reinterpret_cast<const uint32_t*>(page + c.k_offset);
+      pages.v[pages.count] = reinterpret_cast<const uint32_t*>(page + c.v_offset);
+    } else {
+      uint16_t* k = w.k_copy + pages.count * (c.page_bytes / 2);
+      uint16_t* v = w.v_copy + pages.count * (c.page_bytes / 2);
+      gather_page(a, table, kv_head, row, path, at, first, last, k, v);
+      pages.k[pages.count] = reinterpret_cast<const uint32_t*>(k);
+      pages.v[pages.count] = reinterpret_cast<const uint32_t*>(v);
+    }
+  }
+  return pages;
+}
+
+template <int Q, int P>
+inline void score_block(const Work& w, const Pages& pages, int vector, int page) {
+  vf acc[Q][P];
+  const uint32_t *q[Q], *k[P];
+  for (int i = 0; i < Q; ++i) q[i] = w.q + static_cast<size_t>(vector + i) * (w.d / 2);
+  for (int j = 0; j < P; ++j) k[j] = pages.k[page + j];
+  for (int i = 0; i < Q; ++i)
+    for (int j = 0; j < P; ++j) acc[i][j] = vset(0.0f);
+  for (int pair = 0; pair < w.d / 2; ++pair) {
+    vp keys[P];
+    for (int j = 0; j < P; ++j) keys[j] = pload(k[j] + pair * PAGE_TOKENS);
+    for (int i = 0; i < Q; ++i) {
+      const vp query = pset(q[i][pair]);
+      for (int j = 0; j < P; ++j) acc[i][j] = dp(acc[i][j], query, keys[j]);
+    }
+  }
+  for (int i = 0; i < Q; ++i)
+    for (int j = 0; j < P; ++j) vstore(w.s + (vector + i) * CHUNK_TOKENS + (page + j) * PAGE_TOKENS, acc[i][j]);
+}
+
+template <int Q>
+inline void score_vectors(const Work& w, const Pages& pages, int vector) {
+  int page = 0;
+  for (; page + BLOCK_V <= pages.count; page += BLOCK_V) score_block<Q, BLOCK_V>(w, pages, vector, page);
+  for (; page + 2 <= pages.count; page += 2) score_block<Q, 2>(w, pages, vector, page);
+  if (page < pages.count) score_block<Q, 1>(w, pages, vector, page);
+}
+
+template <int Q, int V>
+inline void value_block(const Work& w, const Pages& pages, int vector, int at) {
+  vf acc[Q][V];
+  const uint32_t* p[Q];
+  for (int i = 0; i < Q; ++i) {
+    p[i] = w.p + (vector + i) * (CHUNK_TOKENS / 2);
+    for (int j = 0; j < V; ++j) acc[i][j] = vload(w.o + (vector + i) * w.padded_d + at + j * LANES);
+  }
+  for (int page = 0; page < pages.count; ++page) {
+    const uint32_t* v = pages.v[page] + at;
+    for (int pair = 0; pair < PAGE_TOKENS / 2; ++pair) {
+      vp values[V];
+      for (int j = 0; j < V; ++j) values[j] = pload(v + pair * w.padded_d + j * LANES);
+      for (int i = 0; i < Q; ++i) {
+        const vp weight = pset(p[i][page * (PAGE_TOKENS / 2) + pair]);
+        for (int j = 0; j < V; ++j) acc[i][j] = dp(acc[i][j], weight, values[j]);
+      }
+    }
+  }
+  for (int i = 0; i < Q; ++i)
+    for (int j = 0; j < V; ++j) vstore(w.o + (vector + i) * w.padded_d + at + j * LANES, acc[i][j]);
+}
+
+template <int Q>
+inline void value_vectors(const Work& w, const Pages& pages, int vector) {
+  int at = 0;
+  for (; at + BLOCK_V * LANES <= w.padded_d; at += BLOCK_V * LANES) value_block<Q, BLOCK_V>(w, pages, vector, at);
+  for (; at + 2 * LANES <= w.padded_d; at += 2 * LANES) value_block<Q, 2>(w, pages, vector, at);
+  if (at < w.padded_d) value_block<Q, 1>(w, pages, vector, at);
+}
+
+// Scores of one vector -> P in bf16 and the segment's running maximum and sum; lanes [first, last) are visible.
+inline void soften(const Work& w, int vector, int pages, int first, int last, float scale) {
+  const float* s = w.s + vector * CHUNK_TOKENS;
+  auto* p = reinterpret_cast<uint16_t*>(w.p + vector * (CHUNK_TOKENS / 2));
+  if (first >= last) {
+    __builtin_memset(p, 0, pages * PAGE_TOKENS * 2);
+    return;
+  }
+  vf x[CHUNK_PAGES];
+  vf top = vset(LOWEST);
+  for (int i = 0; i < pages; ++i) {
+    x[i] = vmul(vload(s + i * LANES), vset(scale));
+    if (first > i * LANES || last < (i + 1) * LANES) x[i] = vkeep(x[i], first - i * LANES, last - i * LANES, vset(LOWEST));
+    top = vmax(top, x[i]);
+  }
+  const float chunk_top = vmaximum(top), old = w.m[vector];
+  const float now = old > chunk_top ? old : chunk_top;
+  vf sum = vset(0.0f);
+  for (int i = 0; i < pages; ++i) {
+    vf y = vexp2(vsub(x[i], vset(now)));
+    if (first > i * LANES || last < (i + 1) * LANES) y = vkeep(y, first - i * LANES, last - i * LANES, vset(0.0f));
+    sum = vadd(sum, y);
+    vstore_bf16(p + i * LANES, y);
+  }
+  if (old != now) {
+    // The first visible chunk of a segment starts from O = 0 and l = 0: any factor leaves them.
+    const vf factor = vexp2(vset(old - now));
+    float one[LANES];
+    vstore(one, factor);
+    w.l[vector] = w.l[vector] * one[0];
+    float* o = w.o + vector * w.padded_d;
+    for (int i = 0; i < w.padded_d; i += LANES) vstore(o + i, vmul(vload(o + i), factor));
+  }
+  w.m[vector] = now;
+  w.l[vector] = w.l[vector] + vsum(sum);
+}
+
+inline void run_chunk(const AttentionArgs& a, const Work& w, const Pages& pages, int begin) {
+  const float scale = a.scale * LOG2E;
+  int vector = 0;
+  for (; vector + BLOCK_Q <= w.vectors; vector += BLOCK_Q) score_vectors<BLOCK_Q>(w, pages, vector);
+  if (BLOCK_Q > 3 && vector + 3 <= w.vectors) score_vectors<3>(w, pages, vector), vector += 3;
+  if (vector + 2 <= w.vectors) score_vectors<2>(w, pages, vector), vector += 2;
+  if (vector < w.vectors) score_vectors<1>(w, pages, vector);
+  for (vector = 0; vector < w.vectors; ++vector) {
+    const int row = vector / w.group;
+    soften(w, vector, pages.count, w.first[row] - begin, w.last[row] - begin, scale);
+  }
+  for (vector = 0; vector + BLOCK_Q <= w.vectors; vector += BLOCK_Q) value_vectors<BLOCK_Q>(w, pages, vector);
+  if (BLOCK_Q > 3 && vector + 3 <= w.vectors) value_vectors<3>(w, pages, vector), vector += 3;
+  if (vector + 2 <= w.vectors) value_vectors<2>(w, pages, vector), vector += 2;
+  if (vector < w.vectors) value_vectors<1>(w, pages, vector);
+}
+
+inline void start_segment(const Work& w) {
+  __builtin_memset(w.o, 0, static_cast<size_t>(w.vectors) * w.padded_d * 4);
+  for (int i = 0; i < w.vectors; ++i) w.m[i] = LOWEST, w.l[i] = 0.0f;
+}
+
+// Adds the segment to the earlier ones. A vector that saw nothing in it is left as it was.
+inline void merge_segment(const Work& w) {
+  for (int i = 0; i < w.vectors; ++i) {
+    if (w.l[i] == 0.0f) continue;
+    float *all = w.o_all + i * w.padded_d, *o = w.o + i * w.padded_d;
+    if (w.l_all[i] == 0.0f) {
+      __builtin_memcpy(all, o, w.padded_d * 4);
+      w.m_all[i] = w.m[i], w.l_all[i] = w.l[i];
+      continue;
+    }
+    const float top = w.m_all[i] > w.m[i] ? w.m_all[i] : w.m[i];
+    float lanes[LANES] = {w.m_all[i] - top, w.m[i] - top};
+    vstore(lanes, vexp2(vload(lanes)));
+    const vf old = vset(lanes[0]), add = vset(lanes[1]);
+    for (int j = 0; j < w.padded_d; j += LANES) vstore(all + j, vadd(vmul(vload(all + j), old), vmul(vload(o + j), add)));
+    w.m_all[i] = top;
+    w.l_all[i] = w.l_all[i] * lanes[0] + w.l[i] * lanes[1];
+  }
+}
+
+inline void load_queries(const AttentionArgs& a, const Work& w, const Tile& tile, int kv_head) {
+  auto* to = reinterpret_cast<uint16_t*>(w.q);
+  for (int r = 0; r < tile.rows; ++r) {
+    const float* q = a.q + (static_cast<size_t>(tile.row + r) * a.heads + kv_head * w.group) * w.d;
+    for (int i = 0; i < w.group * w.d; ++i) *to++ = to_bf16(q[i]);
+  }
+}
+
+inline void store_rows(const AttentionArgs& a, const Work& w, const Tile& tile, int kv_head) {
+  const bool end = kv_head + 1 == a.cache.kv_heads;
+  for (int i = 0; i < w.vectors; ++i) {
+    const size_t at = static_cast<size_t>(tile.row + i / w.group) * a.ldo + (kv_head * w.group + i % w.group) * w.d;
+    float* o = w.o_all + i * w.padded_d;
+    const vf inverse = vset(1.0f / w.l_all[i]);
+    for (int j = 0; j < w.padded_d; j += LANES) vstore(o + j, vmul(vload(o + j), inverse));
+    if (a.out) __builtin_memcpy(a.out + at, o, w.d * 4);
+    else
+      for (int j = 0; j < w.d; ++j) a.out16[at + j] = to_bf16(o[j]);
+  }
+  if (a.out16 && end) {
+    for (int r = 0; r < tile.rows; ++r)
+      for (int j = a.heads * w.d; j < a.ldo; ++j) a.out16[static_cast<size_t>(tile.row + r) * a.ldo + j] = 0;
+  }
+}
+
+}  // namespace
+
+void attention(const AttentionArgs& a, int tile_number, int kv_head, uint8_t* scratch) {
+  const CacheView& c = a.cache;
+  const Tile tile = a.tiles[tile_number];
+  const Work w = carve_work(scratch, c.d, c.padded_d, a.heads / c.kv_heads, tile.rows);
+  const int32_t* table = c.table + static_cast<size_t>(tile.slot) * c.max_blocks;
+
+  Path path = {0, 0x7fffffff};
+  if (a.parent[tile.row] >= 0) {
+    int root = tile.row;
+    for (; a.parent[root] >= 0; root = a.parent[root]) ++path.length;
+    path.base = a.index[root] + 1;
+  }
+  int first = 0x7fffffff, last = 0;
+  for (int r = 0; r < tile.rows; ++r) {
+    w.last[r] = path.length ? path.base + path.length : a.index[tile.row + r] + 1;
+    w.first[r] = a.window > 0 && w.last[r] > a.window ? w.last[r] - a.window : 0;
+    if (w.first[r] < first) first = w.first[r];
+    if (w.last[r] > last) last = w.last[r];
+  }
+  load_queries(a, w, tile, kv_head);
+  for (int i = 0; i < w.vectors; ++i) w.m_all[i] = LOWEST, w.l_all[i] = 0.0f;
+  for (int segment = first / SEGMENT_TOKENS * SEGMENT_TOKENS; segment < last; segment += SEGMENT_TOKENS) {
+    start_segment(w);
+    for (int begin = segment; begin < segment + SEGMENT_TOKENS && begin < last; begin += CHUNK_TOKENS) {
+      if (begin + CHUNK_TOKENS <= first) continue;
+      run_chunk(a, w, chunk_pages(a, w, table, kv_head, tile.row, path, begin, first, last), begin);
+    }
+    merge_segment(w);
+  }
+  store_rows(a, w, tile, kv_head);
+}
+
+}  // namespace octavo::OCTAVO_ISA_NAME

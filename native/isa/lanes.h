@@ -1,0 +1,278 @@
+// Sixteen float lanes, spelled for each instruction-set class: what the kernels in this folder are written in.
+//
+// vf: 16 floats. vp: 16 lanes of two bf16 (the lower address in the low half). Included only by isa/*.cpp; everything
+// has internal linkage, so that no class's code can stand in for another's.
+// dp(acc, x, y) adds x.low * y.low + x.high * y.high to each lane; its rounding is the class's own.
+#pragma once
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define OCTAVO_INLINE static inline __attribute__((always_inline))
+
+namespace octavo::OCTAVO_ISA_NAME {
+
+constexpr int LANES = 16;
+constexpr float LOG2E = 1.44269504f;
+constexpr float LOWEST = -3.0e38f;  // stands for minus infinity where two of them may be subtracted
+
+OCTAVO_INLINE uint32_t float_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+OCTAVO_INLINE float bits_float(uint32_t x) { return __builtin_bit_cast(float, x); }
+// Nearest even; NaN stays NaN.
+OCTAVO_INLINE uint16_t to_bf16(float x) {
+  const uint32_t u = float_bits(x);
+  if ((u & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((u >> 16) | 0x40);
+  return static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+OCTAVO_INLINE float from_bf16(uint16_t x) { return bits_float(static_cast<uint32_t>(x) << 16); }
+
+#if defined(__AVX512F__)
+
+using vf = __m512;
+using vp = __m512i;
+OCTAVO_INLINE vf vload(const float* p) { return _mm512_loadu_ps(p); }
+OCTAVO_INLINE vf vload_n(const float* p, int n) { return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p); }
+OCTAVO_INLINE void vstore(float* p, vf x) { _mm512_storeu_ps(p, x); }
+OCTAVO_INLINE void vstore_n(float* p, vf x, int n) { _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), x); }
+OCTAVO_INLINE vf vset(float x) { return _mm512_set1_ps(x); }
+OCTAVO_INLINE vf vadd(vf a, vf b) { return _mm512_add_ps(a, b); }
+OCTAVO_INLINE vf vsub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+OCTAVO_INLINE vf vmul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+OCTAVO_INLINE vf vdiv(vf a, vf b) { return _mm512_div_ps(a, b); }
+OCTAVO_INLINE vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+OCTAVO_INLINE vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
+OCTAVO_INLINE vf vmin(vf a, vf b) { return _mm512_min_ps(a, b); }
+OCTAVO_INLINE float vsum(vf x) { return _mm512_reduce_add_ps(x); }
+OCTAVO_INLINE float vmaximum(vf x) { return _mm512_reduce_max_ps(x); }
+// Lanes [first, last) of x, `other` elsewhere; the bounds may lie outside [0, 16].
+OCTAVO_INLINE vf vkeep(vf x, int first, int last, vf other) {
+  const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __mmask16 in = _mm512_cmpge_epi32_mask(lane, _mm512_set1_epi32(first)) &
+                       _mm512_cmplt_epi32_mask(lane, _mm512_set1_epi32(last));
+  return _mm512_mask_mov_ps(other, in, x);
+}
+OCTAVO_INLINE vf vround(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+OCTAVO_INLINE vf vscale(vf x, vf n) { return _mm512_scalef_ps(x, n); }  // x * 2^n, n whole
+OCTAVO_INLINE vp pload(const uint32_t* p) { return _mm512_loadu_si512(p); }
+OCTAVO_INLINE vp pset(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
+OCTAVO_INLINE vf dp(vf acc, vp x, vp y) { return _mm512_dpbf16_ps(acc, (__m512bh)x, (__m512bh)y); }
+OCTAVO_INLINE void vstore_bf16(uint16_t* p, vf x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x));
+}
+
+#elif defined(__AVX2__)
+
+struct vf {
+  __m256 a, b;
+};
+struct vp {
+  __m256i a, b;
+};
+OCTAVO_INLINE vf vload(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+OCTAVO_INLINE void vstore(float* p, vf x) { _mm256_storeu_ps(p, x.a), _mm256_storeu_ps(p + 8, x.b); }
+OCTAVO_INLINE vf vload_n(const float* p, int n) {
+  float lanes[LANES] = {0};
+  __builtin_memcpy(lanes, p, n * sizeof(float));
+  return vload(lanes);
+}
+OCTAVO_INLINE void vstore_n(float* p, vf x, int n) {
+  float lanes[LANES];
+  vstore(lanes, x);
+  __builtin_memcpy(p, lanes, n * sizeof(float));
+}
+OCTAVO_INLINE vf vset(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+OCTAVO_INLINE vf vadd(vf a, vf b) { return {_mm256_add_ps(a.a, b.a), _mm256_add_ps(a.b, b.b)}; }
+OCTAVO_INLINE vf vsub(vf a, vf b) { return {_mm256_sub_ps(a.a, b.a), _mm256_sub_ps(a.b, b.b)}; }
+OCTAVO_INLINE vf vmul(vf a, vf b) { return {_mm256_mul_ps(a.a, b.a), _mm256_mul_ps(a.b, b.b)}; }
+OCTAVO_INLINE vf vdiv(vf a, vf b) { return {_mm256_div_ps(a.a, b.a), _mm256_div_ps(a.b, b.b)}; }
+OCTAVO_INLINE vf vfma(vf a, vf b, vf c) { return {_mm256_fmadd_ps(a.a, b.a, c.a), _mm256_fmadd_ps(a.b, b.b, c.b)}; }
+OCTAVO_INLINE vf vmax(vf a, vf b) { return {_mm256_max_ps(a.a, b.a), _mm256_max_ps(a.b, b.b)}; }
+OCTAVO_INLINE vf vmin(vf a, vf b) { return {_mm256_min_ps(a.a, b.a), _mm256_min_ps(a.b, b.b)}; }
+OCTAVO_INLINE float vsum(vf x) {
+  const __m256 eight = _mm256_add_ps(x.a, x.b);
+  __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(four, _mm_shuffle_ps(four, four, 1)));
+}
+OCTAVO_INLINE float vmaximum(vf x) {
+  const __m256 eight = _mm256_max_ps(x.a, x.b);
+  __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(four, _mm_shuffle_ps(four, four, 1)));
+}
+OCTAVO_INLINE __m256 vkeep_half(__m256 x, __m256i lane, int first, int last, __m256 other) {
+  const __m256i below = _mm256_cmpgt_epi32(_mm256_set1_epi32(first), lane);
+  const __m256i in = _mm256_andnot_si256(below, _mm256_cmpgt_epi32(_mm256_set1_epi32(last), lane));
+  return _mm256_blendv_ps(other, x, _mm256_castsi256_ps(in));
+}
+// Lanes [first, last) of x, `other` elsewhere; the bounds may lie outside [0, 16].
+OCTAVO_INLINE vf vkeep(vf x, int first, int last, vf other) {
+  const __m256i low = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0), high = _mm256_set_epi32(15, 14, 13, 12, 11, 10, 9, 8);
+  return {vkeep_half(x.a, low, first, last, other.a), vkeep_half(x.b, high, first, last, other.b)};
+}
+OCTAVO_INLINE vf vround(vf x) {
+  return {_mm256_round_ps(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+          _mm256_round_ps(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+OCTAVO_INLINE __m256 vscale_half(__m256 x, __m256 n) {
+  const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), exponent));
+}
+OCTAVO_INLINE vf vscale(vf x, vf n) { return {vscale_half(x.a, n.a), vscale_half(x.b, n.b)}; }  // x * 2^n, n whole
+OCTAVO_INLINE vp pload(const uint32_t* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+}
+OCTAVO_INLINE vp pset(uint32_t x) {
+  return {_mm256_set1_epi32(static_cast<int>(x)), _mm256_set1_epi32(static_cast<int>(x))};
+}
+OCTAVO_INLINE __m256 dp_half(__m256 acc, __m256i x, __m256i y) {
+  const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000));
+  acc = _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_slli_epi32(x, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(y, 16)), acc);
+  return _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_and_si256(x, high)), _mm256_castsi256_ps(_mm256_and_si256(y, high)), acc);
+}
+OCTAVO_INLINE vf dp(vf acc, vp x, vp y) { return {dp_half(acc.a, x.a, y.a), dp_half(acc.b, x.b, y.b)}; }
+OCTAVO_INLINE void vstore_bf16(uint16_t* p, vf x) {
+  float lanes[LANES];
+  vstore(lanes, x);
+  for (int i = 0; i < LANES; ++i) p[i] = to_bf16(lanes[i]);
+}
+
+#else
+
+typedef float f4 __attribute__((vector_size(16)));
+typedef int32_t i4 __attribute__((vector_size(16)));
+struct vf {
+  f4 q[4];
+};
+struct vp {
+  i4 q[4];
+};
+#define OCTAVO_EACH for (int i = 0; i < 4; ++i)
+OCTAVO_INLINE f4 f4_load(const float* p) {
+  f4 x;
+  __builtin_memcpy(&x, p, sizeof x);
+  return x;
+}
+OCTAVO_INLINE f4 f4_select(i4 mask, f4 x, f4 other) { return (f4)((mask & (i4)x) | (~mask & (i4)other)); }
+OCTAVO_INLINE vf vload(const float* p) {
+  vf r;
+  OCTAVO_EACH r.q[i] = f4_load(p + 4 * i);
+  return r;
+}
+OCTAVO_INLINE void vstore(float* p, vf x) { OCTAVO_EACH __builtin_memcpy(p + 4 * i, &x.q[i], sizeof(f4)); }
+OCTAVO_INLINE vf vload_n(const float* p, int n) {
+  float lanes[LANES] = {0};
+  __builtin_memcpy(lanes, p, n * sizeof(float));
+  return vload(lanes);
+}
+OCTAVO_INLINE void vstore_n(float* p, vf x, int n) {
+  float lanes[LANES];
+  vstore(lanes, x);
+  __builtin_memcpy(p, lanes, n * sizeof(float));
+}
+OCTAVO_INLINE vf vset(float x) {
+  vf r;
+  OCTAVO_EACH r.q[i] = f4{x, x, x, x};
+  return r;
+}
+OCTAVO_INLINE vf vadd(vf a, vf b) {
+  OCTAVO_EACH a.q[i] += b.q[i];
+  return a;
+}
+OCTAVO_INLINE vf vsub(vf a, vf b) {
+  OCTAVO_EACH a.q[i] -= b.q[i];
+  return a;
+}
+OCTAVO_INLINE vf vmul(vf a, vf b) {
+  OCTAVO_EACH a.q[i] *= b.q[i];
+  return a;
+}
+OCTAVO_INLINE vf vdiv(vf a, vf b) {
+  OCTAVO_EACH a.q[i] /= b.q[i];
+  return a;
+}
+OCTAVO_INLINE vf vfma(vf a, vf b, vf c) {
+  OCTAVO_EACH c.q[i] += a.q[i] * b.q[i];
+  return c;
+}
+OCTAVO_INLINE vf vmax(vf a, vf b) {
+  OCTAVO_EACH a.q[i] = f4_select(a.q[i] > b.q[i], a.q[i], b.q[i]);
+  return a;
+}
+OCTAVO_INLINE vf vmin(vf a, vf b) {
+  OCTAVO_EACH a.q[i] = f4_select(a.q[i] < b.q[i], a.q[i], b.q[i]);
+  return a;
+}
+OCTAVO_INLINE float vsum(vf x) {
+  const f4 four = (x.q[0] + x.q[2]) + (x.q[1] + x.q[3]);
+  return (four[0] + four[2]) + (four[1] + four[3]);
+}
+OCTAVO_INLINE float vmaximum(vf x) {
+  const vf y = {f4_select(x.q[0] > x.q[1], x.q[0], x.q[1]), f4_select(x.q[2] > x.q[3], x.q[2], x.q[3]), {}, {}};
+  const f4 four = f4_select(y.q[0] > y.q[1], y.q[0], y.q[1]);
+  const float low = four[0] > four[1] ? four[0] : four[1], high = four[2] > four[3] ? four[2] : four[3];
+  return low > high ? low : high;
+}
+// Lanes [first, last) of x, `other` elsewhere; the bounds may lie outside [0, 16].
+OCTAVO_INLINE vf vkeep(vf x, int first, int last, vf other) {
+  OCTAVO_EACH {
+    const i4 lane = i4{0, 1, 2, 3} + 4 * i;
+    x.q[i] = f4_select((lane >= first) & (lane < last), x.q[i], other.q[i]);
+  }
+  return x;
+}
+OCTAVO_INLINE vf vround(vf x) {  // |x| < 2^22
+  const f4 magic = f4{} + 12582912.0f;
+  OCTAVO_EACH x.q[i] = (x.q[i] + magic) - magic;
+  return x;
+}
+OCTAVO_INLINE vf vscale(vf x, vf n) {  // x * 2^n, n whole
+  const f4 magic = f4{} + 12582912.0f;
+  OCTAVO_EACH x.q[i] = (f4)((i4)x.q[i] + (((i4)(n.q[i] + magic) - (i4)magic) << 23));
+  return x;
+}
+OCTAVO_INLINE vp pload(const uint32_t* p) {
+  vp r;
+  OCTAVO_EACH __builtin_memcpy(&r.q[i], p + 4 * i, sizeof(i4));
+  return r;
+}
+OCTAVO_INLINE vp pset(uint32_t x) {
+  vp r;
+  OCTAVO_EACH r.q[i] = i4{} + static_cast<int32_t>(x);
+  return r;
+}
+OCTAVO_INLINE vf dp(vf acc, vp x, vp y) {
+  const int32_t high = static_cast<int32_t>(0xffff0000);
+  OCTAVO_EACH {
+    acc.q[i] += (f4)(x.q[i] << 16) * (f4)(y.q[i] << 16);
+    acc.q[i] += (f4)(x.q[i] & high) * (f4)(y.q[i] & high);
+  }
+  return acc;
+}
+OCTAVO_INLINE void vstore_bf16(uint16_t* p, vf x) {
+  float lanes[LANES];
+  vstore(lanes, x);
+  for (int i = 0; i < LANES; ++i) p[i] = to_bf16(lanes[i]);
+}
+#undef OCTAVO_EACH
+
+#endif
+
+// 2^x by our own polynomial (relative error below 1e-7); exact at whole numbers; x is held to [-125, 125]; NaN stays.
+// vmax and vmin give their second operand when either is NaN.
+OCTAVO_INLINE vf vexp2(vf x) {
+  x = vmin(vset(125.0f), vmax(vset(-125.0f), x));
+  const vf whole = vround(x), f = vsub(x, whole);
+  vf p = vfma(vset(0x1.444p-13f), f, vset(0x1.5f48cp-10f));
+  p = vfma(p, f, vset(0x1.3b2a1cp-7f));
+  p = vfma(p, f, vset(0x1.c6aeccp-5f));
+  p = vfma(p, f, vset(0x1.ebfbep-3f));
+  p = vfma(p, f, vset(0x1.62e43p-1f));
+  p = vfma(p, f, vset(1.0f));
+  return vscale(p, whole);
+}
+
+}  // namespace octavo::OCTAVO_ISA_NAME

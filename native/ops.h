@@ -1,0 +1,107 @@
+// Arguments of every operator but the linears: plain pointers and sizes, one function table per instruction-set class.
+//
+// Rows are computed one by one in a constant order, so a row's bits never depend on how many rows travel with it.
+// f32 values have ld == width; bf16 values (what a linear eats) have ld a multiple of 32 and zeros in [width, ld).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "linear.h"
+
+namespace octavo {
+
+constexpr int PAGE_TOKENS = 16;      // tokens of one K or V page: the unit inside a block
+constexpr int CHUNK_TOKENS = 128;    // softmax is renewed after each chunk ...
+constexpr int SEGMENT_TOKENS = 512;  // ... and partial results are merged after each segment, both counted from index 0
+constexpr int CHUNK_PAGES = CHUNK_TOKENS / PAGE_TOKENS;
+constexpr int TILE_VECTORS = 24;     // query vectors that share K and V loads, at most (one row may have more)
+
+// Exactly one of out and out16 is set.
+struct NormArgs {
+  const float* x;       // [rows, groups, width]
+  const float* weight;  // [width]
+  float* out;
+  uint16_t* out16;      // [rows, ldo]
+  int32_t groups, width, ldo;
+  int32_t weight_plus_one;  // gemma: times (1 + w)
+  float eps;
+};
+
+struct RopeAnglesArgs {
+  const int32_t* position;  // [rows]
+  const float* inv_freq;    // [half]
+  float* out;               // [rows, 2 half]: cos, then sin
+  int32_t half;
+  float factor;
+};
+
+struct RopeArgs {
+  const float* x;       // [rows, heads, d]
+  const float* angles;  // [rows, 2 half]
+  float* out;           // may be x
+  int32_t heads, d, half;
+};
+
+struct ElementArgs {  // rows of `width`
+  const float* a;
+  const float* b;
+  float* out;
+  uint16_t* out16;
+  int32_t width, ldo;
+  int32_t activation;  // glu: 0 silu, 1 gelu_tanh
+  float scale;
+};
+
+// Where K and V of one layer live. A block holds, per cache tensor, [page of 16 tokens][kv head][page_bytes].
+//   K page [d / 2][16 tokens][2], V page [8 token pairs][padded d][2], bf16; padded d: a multiple of 16.
+struct CacheView {
+  uint8_t* base;
+  size_t block_bytes, k_offset, v_offset, page_bytes;  // page_bytes = 32 * padded d
+  int32_t kv_heads, d, padded_d, block_tokens;
+  const int32_t* table;  // [slots][max_blocks] of the group
+  int32_t max_blocks;
+};
+
+struct KVWriteArgs {
+  CacheView cache;
+  const float *k, *v;  // [rows, kv_heads, d]
+  const int32_t *index, *request, *flags, *slot;
+};
+
+// Rows of one request that share their K and V loads; a draft of a tree is a tile of its own.
+struct Tile {
+  int32_t row, rows, slot;
+};
+
+struct AttentionArgs {
+  CacheView cache;
+  const float* q;  // [rows, heads, d]
+  float* out;      // [rows, ldo]; exactly one of out and out16
+  uint16_t* out16;
+  int32_t ldo, heads, window;  // window 0: none
+  float scale;
+  const int32_t *index, *parent;
+  const Tile* tiles;
+};
+
+struct OpKernels {
+  void (*norm)(const NormArgs&, int row_begin, int row_end);
+  void (*rope_angles)(const RopeAnglesArgs&, int row_begin, int row_end);
+  void (*rope)(const RopeArgs&, int row_begin, int row_end);
+  void (*add)(const ElementArgs&, int row_begin, int row_end);
+  void (*glu)(const ElementArgs&, int row_begin, int row_end);
+  void (*scale)(const ElementArgs&, int row_begin, int row_end);     // out = a * scale
+  void (*quantize)(const ElementArgs&, int row_begin, int row_end);  // out16 = bf16(a)
+  void (*kv_write)(const KVWriteArgs&, int row_begin, int row_end);
+  void (*attention)(const AttentionArgs&, int tile, int kv_head, uint8_t* scratch);
+};
+const OpKernels& op_kernels(Isa isa);
+
+// Rows of a tile for this many query heads per KV head.
+constexpr int tile_rows(int group) {
+  const int rows = TILE_VECTORS / group;
+  return rows < 1 ? 1 : rows < 4 ? rows : rows / 4 * 4;
+}
+size_t attention_scratch_bytes(int d, int group);
+
+}  // namespace octavo

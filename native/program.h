@@ -1,0 +1,65 @@
+// A program as the executor walks it, decoded from the flat words that src/octavo/program/encode.py writes.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace octavo {
+
+enum class OpKind : int32_t {
+  EMBED, TAKE, NORM, ADD, CONCAT, GLU, LINEAR, QKV, LINEAR_ADD, GATE_UP, ROPE_ANGLES, ROPE, KV_WRITE, ATTENTION,
+  QUANTIZE,
+};
+
+enum class BufferKind : int32_t { HEADER = 0, VALUE = 1, EXPORT = 2, FOREIGN = 3 };
+enum class DType : int32_t { F32 = 0, BF16 = 1, I32 = 2 };
+enum class Symbol : int32_t { CONSTANT = 0, T = 1, R = 2, N = 3 };
+
+struct BufferRecord {
+  std::string name;
+  BufferKind kind;
+  int32_t field;  // HEADER: which one
+  DType dtype;
+  Symbol symbol;  // rows = a * symbol + b
+  int32_t a, b, width, ld;
+  int32_t region;  // of the arena; -1 where the memory is not the program's own
+
+  int32_t rows(int32_t T, int32_t R, int32_t N) const {
+    const int32_t value[4] = {1, T, R, N};
+    return a * value[static_cast<int>(symbol)] + b;
+  }
+  size_t row_bytes() const { return static_cast<size_t>(ld) * (dtype == DType::BF16 ? 2 : 4); }
+};
+
+struct CacheRecord {
+  std::string name;
+  int32_t group, kv_heads, d, padded_d;
+  bool keys;  // laid out as K pages, else as V pages (ops.h)
+};
+
+struct OpRecord {
+  OpKind kind;
+  std::string name;  // what it writes first, for messages and profiles
+  bool barrier;      // every thread has finished everything before
+  std::vector<int32_t> ins, outs, weights, caches, ints;
+  std::vector<float> floats;
+};
+
+struct ProgramRecord {
+  std::string name;
+  std::vector<std::string> groups;
+  std::vector<CacheRecord> caches;
+  std::vector<std::string> weights;
+  int32_t regions;
+  std::vector<BufferRecord> buffers;
+  std::vector<OpRecord> ops;
+};
+
+// Throws std::runtime_error that names the first thing it cannot read: an operator without a kernel, by name.
+ProgramRecord decode_program(const int32_t* words, size_t count);
+
+// Operators that have a kernel, for the loader's check before any weight is read.
+std::vector<std::string> op_names();
+
+}  // namespace octavo

@@ -1,0 +1,337 @@
+// Opening a session and preparing its steps: weights, caches, binding, placing, checking. The walk is in execute.cpp.
+#include "session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace octavo {
+namespace {
+
+[[noreturn]] void fail(const std::string& message) { throw std::runtime_error(message); }
+
+size_t align(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+int32_t find_or_add(std::vector<std::string>& names, const std::string& name) {
+  const auto at = std::find(names.begin(), names.end(), name);
+  if (at != names.end()) return static_cast<int32_t>(at - names.begin());
+  names.push_back(name);
+  return static_cast<int32_t>(names.size()) - 1;
+}
+
+bool is_linear(OpKind kind) {
+  return kind == OpKind::LINEAR || kind == OpKind::QKV || kind == OpKind::LINEAR_ADD || kind == OpKind::GATE_UP;
+}
+
+}  // namespace
+
+Session::Session(Isa isa, const SessionLimits& limits) : isa_(isa), limits_(limits) {
+  if (limits.block_tokens <= 0 || limits.block_tokens % PAGE_TOKENS != 0) fail("block_tokens must be a multiple of 16");
+  if (limits.threads < 1 || limits.num_blocks < 1 || limits.max_seqs < 1) fail("limits must be positive");
+}
+
+void Session::add_matrix(const std::string& name, const LogicalTensor& tensor) {
+  HeldWeight held;
+  held.matrix.data = pieces_.take(packed_bytes(tensor));
+  pack_linear(tensor, isa_, held.matrix);
+  weights_[name] = held;
+}
+
+void Session::add_vector(const std::string& name, const float* data, int32_t length) {
+  HeldWeight held;
+  auto* copy = reinterpret_cast<float*>(pieces_.take(length * sizeof(float)));
+  std::memcpy(copy, data, length * sizeof(float));
+  held.vector = copy, held.length = length;
+  weights_[name] = held;
+}
+
+void Session::add_program(const int32_t* words, size_t count) {
+  auto program = std::make_unique<LoadedProgram>();
+  program->record = decode_program(words, count);
+  for (const std::string& group : program->record.groups) program->groups.push_back(find_or_add(groups_, group));
+  for (const CacheRecord& cache : program->record.caches) {
+    const Tensor tensor = {program->groups.at(cache.group), cache.kv_heads, cache.d, cache.padded_d, cache.keys,
+                           block_bytes_};
+    if (!tensors_.emplace(cache.name, tensor).second) continue;
+    block_bytes_ += static_cast<size_t>(limits_.block_tokens) * cache.kv_heads * cache.padded_d * 2;
+  }
+  programs_.push_back(std::move(program));
+}
+
+void Session::finish() {
+  cache_ = Mapping(block_bytes_ * limits_.num_blocks);
+  const size_t entries = static_cast<size_t>(limits_.max_seqs) * limits_.max_blocks;
+  tables_.assign(groups_.size(), std::vector<int32_t>(entries, 0));
+  int max_n = K_ALIGN;
+  for (const auto& [name, held] : weights_) {
+    if (!held.vector) max_n = std::max(max_n, held.matrix.n);
+  }
+  linear_scratch_ = align(linear_scratch_bytes(max_n, std::max(limits_.max_tokens, limits_.max_rows)), 128);
+  size_t attention_scratch = 0;
+  for (const auto& program : programs_) {
+    LoadedProgram& p = *program;
+    place(p, limits_.max_tokens, limits_.max_rows, limits_.max_seqs);
+    const size_t arena = p.region_at.back();
+    p.arena = Mapping(arena);
+    place(p, 0, 0, 0);
+    p.counters = std::make_unique<Counter[]>(p.record.ops.size());
+    p.nanoseconds.assign(p.record.ops.size(), 0);
+    bind_ops(p);
+    for (const BoundOp& op : p.ops) {
+      if (op.record->kind != OpKind::ATTENTION) continue;
+      const int group = op.record->ints.at(0) / op.record->ints.at(1);
+      tiles_[group] = {};
+      attention_scratch = std::max(attention_scratch, attention_scratch_bytes(op.cache.d, group));
+    }
+  }
+  scratch_bytes_ = align(3 * linear_scratch_ + attention_scratch, 4096) + 256;
+  scratch_ = Mapping(scratch_bytes_ * limits_.threads);
+}
+
+const HeldWeight& Session::weight(const ProgramRecord& program, int32_t id) const {
+  const auto at = weights_.find(program.weights.at(id));
+  if (at == weights_.end()) fail("weight " + program.weights[id] + " was not given");
+  return at->second;
+}
+
+void Session::bind_ops(LoadedProgram& p) {
+  p.foreign.resize(p.record.buffers.size());
+  for (size_t i = 0; i < p.record.buffers.size(); ++i) {
+    const BufferRecord& buffer = p.record.buffers[i];
+    if (buffer.kind != BufferKind::FOREIGN) continue;
+    for (const auto& other : programs_) {
+      for (size_t j = 0; j < other->record.buffers.size(); ++j) {
+        const BufferRecord& theirs = other->record.buffers[j];
+        if (theirs.kind != BufferKind::EXPORT || theirs.name != buffer.name) continue;
+        if (theirs.width != buffer.width || theirs.dtype != buffer.dtype) fail("export " + buffer.name + " has another shape");
+        p.foreign[i] = {other.get(), static_cast<int32_t>(j)};
+      }
+    }
+    if (!p.foreign[i].first) fail("no program exports " + buffer.name);
+  }
+  for (const OpRecord& record : p.record.ops) {
+    BoundOp op;
+    op.record = &record;
+    if (is_linear(record.kind)) bind_linears(p.record, op);
+    if (record.kind == OpKind::EMBED || record.kind == OpKind::NORM) bind_table(p.record, op);
+    if (record.kind == OpKind::KV_WRITE || record.kind == OpKind::ATTENTION) bind_cache(p.record, op);
+    p.ops.push_back(std::move(op));
+  }
+}
+
+void Session::bind_table(const ProgramRecord& program, BoundOp& op) {
+  const OpRecord& r = *op.record;
+  const HeldWeight& held = weight(program, r.weights.at(0));
+  const int32_t width = program.buffers[r.outs.at(0)].width;
+  if (r.kind == OpKind::EMBED) {
+    if (held.vector || held.matrix.n != width) fail(r.name + ": the embedding has another width");
+    op.table = &held.matrix;
+  } else {
+    const int32_t groups = std::max(r.ints.at(1), 1);
+    if (!held.vector || held.length * groups != width) fail(r.name + ": the norm's weight has another width");
+    op.vector = held.vector;
+  }
+}
+
+// Weights of a linear operator: its matrices, then their biases.
+void Session::bind_linears(const ProgramRecord& program, BoundOp& op) {
+  const OpRecord& r = *op.record;
+  const int matrices = r.kind == OpKind::QKV ? 3 : r.kind == OpKind::GATE_UP ? 2 : 1;
+  const bool biased = static_cast<int>(r.weights.size()) == 2 * matrices;
+  if (!biased && static_cast<int>(r.weights.size()) != matrices) fail(r.name + ": wrong number of weights");
+  const PackedLinear* w[3] = {nullptr, nullptr, nullptr};
+  const float* bias[3] = {nullptr, nullptr, nullptr};
+  const int32_t n = program.buffers[r.ins.at(0)].width;
+  for (int i = 0; i < matrices; ++i) {
+    const HeldWeight& held = weight(program, r.weights[i]);
+    if (held.vector || held.matrix.n != n) fail(r.name + ": weight " + program.weights[r.weights[i]] + " does not fit");
+    w[i] = &held.matrix;
+    if (!biased) continue;
+    const HeldWeight& vector = weight(program, r.weights[matrices + i]);
+    if (!vector.vector || vector.length != held.matrix.m) fail(r.name + ": a bias does not fit");
+    bias[i] = vector.vector;
+  }
+  op.linear_count = r.kind == OpKind::QKV ? 3 : 1;
+  for (int i = 0; i < op.linear_count; ++i) {
+    LinearArgs& a = op.linears[i];
+    a = {};
+    a.w = w[i], a.bias = bias[i];
+    if (r.kind == OpKind::GATE_UP) a.w2 = w[1], a.bias2 = bias[1], a.activation = r.ints.at(0);
+    a.epilogue = r.kind == OpKind::GATE_UP      ? Epilogue::GLU_BF16
+                 : r.kind == OpKind::LINEAR_ADD ? Epilogue::ADD
+                                                : Epilogue::STORE;
+    const BufferRecord& out = program.buffers[r.outs.at(i)];
+    if (out.width != w[i]->m) fail(r.name + ": its output has another width");
+    a.ldx = program.buffers[r.ins[0]].ld, a.ldo = out.ld;
+    op.panels += w[i]->panels;
+  }
+  const int parts = limits_.threads * 4;
+  op.claim = limits_.threads == 1 ? op.panels : std::clamp(op.panels / parts, 1, 32);
+}
+
+void Session::bind_cache(const ProgramRecord& program, BoundOp& op) {
+  const OpRecord& r = *op.record;
+  const CacheRecord& record = program.caches[r.caches.at(0)];
+  const Tensor &k = tensors_.at(record.name), &v = tensors_.at(program.caches[r.caches.at(1)].name);
+  if (k.group != v.group || k.kv_heads != v.kv_heads || k.d != v.d) fail(r.name + ": K and V caches differ in shape");
+  CacheView& c = op.cache;
+  c.base = cache_.data();
+  c.block_bytes = block_bytes_, c.k_offset = k.offset, c.v_offset = v.offset;
+  c.page_bytes = static_cast<size_t>(PAGE_TOKENS) * k.padded_d * 2;
+  c.kv_heads = k.kv_heads, c.d = k.d, c.padded_d = k.padded_d, c.block_tokens = limits_.block_tokens;
+  c.table = tables_[k.group].data(), c.max_blocks = limits_.max_blocks;
+}
+
+// Arena offsets for this step's sizes: a region is as large as the largest value that lives in it.
+void Session::place(LoadedProgram& p, int32_t T, int32_t R, int32_t N) {
+  if (!p.region_at.empty() && p.T == T && p.R == R && p.N == N) return;
+  p.T = T, p.R = R, p.N = N;
+  std::vector<size_t> bytes(p.record.regions, 0);
+  for (const BufferRecord& b : p.record.buffers) {
+    if (b.region < 0) continue;
+    // Linears may read whole tiles of 16 rows of what they eat.
+    const size_t rows = b.rows(T, R, N), padded = b.dtype == DType::BF16 ? align(rows, 16) : rows;
+    bytes.at(b.region) = std::max(bytes[b.region], padded * b.row_bytes());
+  }
+  p.region_at.assign(p.record.regions + 1, 0);
+  for (int32_t i = 0; i < p.record.regions; ++i) p.region_at[i + 1] = p.region_at[i] + align(bytes[i], 64) + 128;
+}
+
+void Session::check_tables(const Header& h) const {
+  for (int32_t at = 0; at < h.U;) {
+    if (h.U - at < 4) fail("header: a table update ends early");
+    const int32_t slot = h.tables[at], group = h.tables[at + 1], first = h.tables[at + 2], count = h.tables[at + 3];
+    if (slot < 0 || slot >= limits_.max_seqs || group < 0 || group >= static_cast<int32_t>(groups_.size()) || first < 0 ||
+        count < 0 || count > limits_.max_blocks - first || count > h.U - at - 4) {
+      fail("header: a table update is out of range");
+    }
+    for (int32_t i = 0; i < count; ++i) {
+      const int32_t block = h.tables[at + 4 + i];
+      if (block < 0 || block >= limits_.num_blocks) fail("header: block " + std::to_string(block) + " does not exist");
+    }
+    at += 4 + count;
+  }
+}
+
+void Session::apply_tables(const Header& h) {
+  for (int32_t at = 0; at < h.U; at += 4 + h.tables[at + 3]) {
+    int32_t* table = tables_[h.tables[at + 1]].data() + static_cast<size_t>(h.tables[at]) * limits_.max_blocks;
+    std::memcpy(table + h.tables[at + 2], h.tables + at + 4, h.tables[at + 3] * sizeof(int32_t));
+  }
+}
+
+void Session::check_header(const LoadedProgram& p, const Header& h) const {
+  if (h.T > limits_.max_tokens || h.R > limits_.max_rows || h.N > limits_.max_seqs) fail("header: step is over the limits");
+  const int32_t longest = limits_.max_blocks * limits_.block_tokens;
+  for (int32_t n = 0; n < h.N; ++n) {
+    if (h.slot[n] < 0 || h.slot[n] >= limits_.max_seqs) fail("header: slot out of range");
+    if (h.row_begin[n] < 0 || h.row_begin[n] > h.row_begin[n + 1] || h.row_begin[n + 1] > h.T) fail("header: row_begin");
+  }
+  for (int32_t t = 0; t < h.T; ++t) {
+    const int32_t index = h.index[t], request = h.request[t];
+    if (request < 0 || request >= h.N || t < h.row_begin[request] || t >= h.row_begin[request + 1]) fail("header: request");
+    if (index < 0 || index >= longest || h.position[t] < 0) fail("header: index or position out of range");
+    if (h.parent[t] >= t || (h.parent[t] >= 0 && h.request[h.parent[t]] != request)) fail("header: parent");
+    for (int32_t group : p.groups) {
+      const int32_t* table = tables_[group].data() + static_cast<size_t>(h.slot[request]) * limits_.max_blocks;
+      if (table[index / limits_.block_tokens] == 0) fail("header: index " + std::to_string(index) + " has no block");
+    }
+  }
+  for (int32_t c = 0; c < h.C; ++c) {
+    const int32_t* copy = h.copies + 3 * c;
+    if (copy[0] < 0 || copy[0] >= limits_.max_seqs || copy[1] < 0 || copy[1] >= longest || copy[2] < 0 || copy[2] >= longest)
+      fail("header: copy out of range");
+  }
+  for (const BoundOp& op : p.ops) {
+    const OpRecord& r = *op.record;
+    if (r.kind == OpKind::EMBED) {
+      const int32_t vocabulary = weight(p.record, r.weights.at(0)).matrix.m;
+      for (int32_t t = 0; t < h.T; ++t) {
+        if (h.token[t] < 0 || h.token[t] >= vocabulary) fail("header: token " + std::to_string(h.token[t]) + " is not in the vocabulary");
+      }
+    } else if (r.kind == OpKind::TAKE) {
+      const BufferRecord &x = p.record.buffers[r.ins.at(0)], &rows = p.record.buffers[r.ins.at(1)];
+      const LoadedProgram* owner = p.foreign[r.ins[0]].first;
+      const int32_t limit = owner ? x.rows(owner->T, owner->R, owner->N) : x.rows(h.T, h.R, h.N);
+      const int32_t* chosen = h.field(rows.field);
+      for (int32_t i = 0, n = rows.rows(h.T, h.R, h.N); i < n; ++i) {
+        if (chosen[i] < 0 || chosen[i] >= limit) fail("header: " + rows.name + " " + std::to_string(chosen[i]) + " is out of range");
+      }
+    }
+  }
+}
+
+// One token's entries in every cache tensor; all sources are read before any target is written.
+void Session::apply_copies(const Header& h) {
+  if (h.C == 0) return;
+  std::vector<uint16_t> entries;
+  for (const auto& item : tensors_) {
+    const Tensor& t = item.second;
+    const size_t page_bytes = static_cast<size_t>(PAGE_TOKENS) * t.padded_d * 2;
+    // Element e of head `head` of the token at `index`; null when its block is the null block (behind a window).
+    auto at = [&](int32_t slot, int32_t index, int32_t head, int32_t e) -> uint16_t* {
+      const int32_t* table = tables_[t.group].data() + static_cast<size_t>(slot) * limits_.max_blocks;
+      const int32_t block = table[index / limits_.block_tokens], lane = index % PAGE_TOKENS;
+      if (block == 0) return nullptr;
+      const size_t page = static_cast<size_t>(index % limits_.block_tokens / PAGE_TOKENS) * t.kv_heads + head;
+      auto* values = reinterpret_cast<uint16_t*>(cache_.data() + block * block_bytes_ + t.offset + page * page_bytes);
+      return values + (t.keys ? e / 2 * 2 * PAGE_TOKENS + lane * 2 + e % 2 : (lane / 2 * t.padded_d + e) * 2 + lane % 2);
+    };
+    for (const bool reading : {true, false}) {
+      size_t next = 0;
+      for (int32_t i = 0; i < h.C; ++i) {
+        const int32_t* copy = h.copies + 3 * i;
+        for (int32_t head = 0; head < t.kv_heads; ++head) {
+          for (int32_t e = 0; e < t.d; ++e, ++next) {
+            uint16_t* value = at(copy[0], reading ? copy[1] : copy[2], head, e);
+            if (reading) entries.push_back(value ? *value : 0);
+            else if (value) *value = entries[next];
+          }
+        }
+      }
+    }
+    entries.clear();
+  }
+}
+
+// Tiles for this step, longest context first so that the last to finish is short.
+void Session::make_tiles(const Header& h) {
+  for (auto& [group, tiles] : tiles_) {
+    tiles.clear();
+    const int32_t most = tile_rows(group);
+    for (int32_t n = 0; n < h.N; ++n) {
+      for (int32_t row = h.row_begin[n]; row < h.row_begin[n + 1];) {
+        int32_t end = row + 1;
+        if (h.parent[row] < 0) {
+          while (end < h.row_begin[n + 1] && end - row < most && h.parent[end] < 0) ++end;
+        }
+        tiles.push_back({row, end - row, h.slot[n]});
+        row = end;
+      }
+    }
+    auto cost = [&h](const Tile& t) { return int64_t{h.index[t.row + t.rows - 1] + 1} * t.rows; };
+    std::stable_sort(tiles.begin(), tiles.end(), [&](const Tile& a, const Tile& b) { return cost(a) > cost(b); });
+  }
+}
+
+Session::View Session::view(const std::string& name) const {
+  for (const auto& program : programs_) {
+    for (const BufferRecord& b : program->record.buffers) {
+      if (b.kind != BufferKind::EXPORT || b.name != name) continue;
+      const auto* data = reinterpret_cast<const float*>(program->arena.data() + program->region_at[b.region]);
+      return {data, b.rows(program->T, program->R, program->N), b.width};
+    }
+  }
+  fail("no program exports " + name);
+}
+
+std::vector<std::pair<std::string, double>> Session::profile(int32_t program) const {
+  const LoadedProgram& p = *programs_.at(program);
+  std::vector<std::pair<std::string, double>> out;
+  for (size_t i = 0; i < p.record.ops.size(); ++i) {
+    out.emplace_back(p.record.ops[i].name, static_cast<double>(p.nanoseconds[i]) * 1e-9);
+  }
+  return out;
+}
+
+}  // namespace octavo

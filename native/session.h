@@ -1,0 +1,119 @@
+// A session: programs over one set of weights, caches and block tables; one call runs one step of one program.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "header.h"
+#include "linear.h"
+#include "memory.h"
+#include "ops.h"
+#include "program.h"
+
+namespace octavo {
+
+struct SessionLimits {
+  int32_t max_tokens, max_rows, max_seqs, max_blocks, num_blocks, block_tokens, threads;
+};
+
+// A weight in memory: a matrix in panels, or a plain f32 vector (norms, biases).
+struct HeldWeight {
+  PackedLinear matrix{};
+  const float* vector = nullptr;
+  int32_t length = 0;
+};
+
+// One operator, ready to run: the pointers of its weights are fixed at open, those of its buffers before each step.
+struct BoundOp {
+  const OpRecord* record;
+  LinearArgs linears[3];
+  int32_t linear_count = 0;
+  int32_t panels = 0, claim = 1;  // of all its linears; panels that a thread takes at a time
+  CacheView cache{};
+  const float* vector = nullptr;        // norm
+  const PackedLinear* table = nullptr;  // embed
+};
+
+struct alignas(128) Counter {
+  std::atomic<int32_t> next{0};
+};
+
+struct LoadedProgram {
+  ProgramRecord record;
+  std::vector<BoundOp> ops;
+  std::vector<std::pair<LoadedProgram*, int32_t>> foreign;  // per buffer: program and buffer that it stands for
+  Mapping arena;
+  std::vector<size_t> region_at;
+  int32_t T = 0, R = 0, N = 0;     // of the last run
+  std::vector<int32_t> groups;     // program group -> session group
+  std::unique_ptr<Counter[]> counters;  // per op: next panel or task to claim
+  std::vector<uint64_t> nanoseconds;  // per op, while profiling
+};
+
+class Session {
+ public:
+  Session(Isa isa, const SessionLimits& limits);
+
+  // Opening, in this order: every weight, every program, then finish.
+  void add_matrix(const std::string& name, const LogicalTensor& tensor);
+  void add_vector(const std::string& name, const float* data, int32_t length);
+  void add_program(const int32_t* words, size_t count);
+  void finish();
+
+  // Throws std::runtime_error for a header that the limits or the tables contradict; nothing has run then.
+  void run(int32_t program, const int32_t* words, size_t count);
+
+  struct View {
+    const float* data;
+    int32_t rows, width;
+  };
+  View view(const std::string& name) const;
+
+  uint8_t* cache_data() const { return cache_.data(); }
+  size_t block_bytes() const { return block_bytes_; }
+  const SessionLimits& limits() const { return limits_; }
+  void set_profiling(bool on) { profiling_ = on; }
+  std::vector<std::pair<std::string, double>> profile(int32_t program) const;
+  uint64_t steps() const { return steps_; }
+  uint64_t barriers() const { return barriers_; }
+
+ private:
+  struct Tensor {
+    int32_t group, kv_heads, d, padded_d;
+    bool keys;
+    size_t offset;
+  };
+
+  const HeldWeight& weight(const ProgramRecord& program, int32_t id) const;
+  void bind_ops(LoadedProgram& program);
+  void bind_table(const ProgramRecord& program, BoundOp& op);
+  void bind_linears(const ProgramRecord& program, BoundOp& op);
+  void bind_cache(const ProgramRecord& program, BoundOp& op);
+  void place(LoadedProgram& program, int32_t T, int32_t R, int32_t N);
+  void check_header(const LoadedProgram& program, const Header& h) const;
+  void check_tables(const Header& h) const;
+  void apply_tables(const Header& h);
+  void apply_copies(const Header& h);
+  void make_tiles(const Header& h);
+
+  Isa isa_;
+  SessionLimits limits_;
+  Pieces pieces_;
+  std::map<std::string, HeldWeight> weights_;
+  std::vector<std::unique_ptr<LoadedProgram>> programs_;
+  std::vector<std::string> groups_;
+  std::map<std::string, Tensor> tensors_;
+  std::vector<std::vector<int32_t>> tables_;  // per group [max_seqs][max_blocks]
+  size_t block_bytes_ = 0;
+  Mapping cache_;
+  Mapping scratch_;
+  size_t scratch_bytes_ = 0, linear_scratch_ = 0;
+  std::map<int32_t, std::vector<Tile>> tiles_;  // by query heads per KV head
+  bool profiling_ = false;
+  uint64_t steps_ = 0, barriers_ = 0;
+};
+
+}  // namespace octavo

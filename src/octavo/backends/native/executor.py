@@ -1,0 +1,124 @@
+"""The native executor: lowers programs, chooses the instruction-set class, streams weights into their packed form.
+
+Weights are packed one by one as they arrive, so the checkpoint is never held twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from octavo import _native
+from octavo.backends.native.session import NativeSession
+from octavo.backends.port import Limits, WeightStream
+from octavo.errors import EngineError, ResourceError, UnsupportedError
+from octavo.program.encode import cache_shapes, encode
+from octavo.program.ir import Program
+from octavo.program.lower import lower
+from octavo.types import Numerics
+from octavo.weights.kinds import Tensor
+
+VERSION = 1
+ISAS = ("portable", "avx2", "avx512", "amx")  # from the lowest class up; the index is native's number
+WEIGHT_KINDS = {"f32": 0, "bf16": 1, "i8": 2, "u4": 3}
+
+
+class NativeExecutor:
+    """See backends/port.py."""
+
+    name = "native"
+
+    def lower(self, program: Program, kinds: Mapping[str, str]) -> Program:
+        return lower(program, kinds)
+
+    def block_bytes(self, programs: Mapping[str, Program], block_tokens: int) -> int:
+        shapes = {name: shape for program in programs.values() for name, shape in cache_shapes(program).items()}
+        return sum(shape.block_bytes(block_tokens) for shape in shapes.values())
+
+    def open(
+        self,
+        programs: Mapping[str, Program],
+        weights: Callable[[], WeightStream],
+        limits: Limits,
+        *,
+        threads: int,
+        isa: str | None = None,
+    ) -> NativeSession:
+        """isa None: OCTAVO_ISA, else the best class. Raises ResourceError for a class that this processor lacks and
+        UnsupportedError for an operator without a kernel."""
+        _check_kernels(programs)
+        chosen, notes = choose_isa(isa or os.environ.get("OCTAVO_ISA") or None)
+        native = _native.Session(
+            ISAS.index(chosen),
+            limits.max_tokens,
+            limits.max_rows,
+            limits.max_seqs,
+            limits.max_blocks,
+            limits.num_blocks,
+            limits.block_tokens,
+            threads,
+        )
+        shapes = {name: weight.shape for program in programs.values() for name, weight in program.weights.items()}
+        for name, tensor in weights():
+            if name not in shapes:
+                raise EngineError(f"weight {name} belongs to no program")
+            if tuple(tensor.shape) != shapes[name]:
+                raise EngineError(f"{name}: weight is {tuple(tensor.shape)}, not {shapes[name]}")
+            _add_weight(native, name, tensor)
+        try:
+            for program in programs.values():
+                native.add_program(np.frombuffer(encode(program), np.int32))
+            native.finish()
+        except RuntimeError as error:
+            raise EngineError(str(error)) from None
+        return NativeSession(native, tuple(programs), _numerics(programs, chosen), notes)
+
+
+def available_isas() -> tuple[str, ...]:
+    """Classes that this processor and system run, from the lowest up."""
+    return tuple(name for number, name in enumerate(ISAS) if _native.isa_supported(number))
+
+
+def choose_isa(wanted: str | None) -> tuple[str, tuple[str, ...]]:
+    """The class to run and notes for the user. A class whose self-check fails is replaced by the next lower one."""
+    available = available_isas()
+    if wanted is not None and wanted not in available:
+        raise ResourceError(f"instruction set {wanted!r} is not one of those here: {', '.join(available)}", param="isa")
+    rest = available[: available.index(wanted) + 1] if wanted else available
+    notes: list[str] = []
+    for name in reversed(rest):
+        if _native.isa_self_check(ISAS.index(name)):
+            return name, tuple(notes)
+        notes.append(f"the {name} kernels failed their self-check on this processor and are not used")
+    raise EngineError("no instruction-set class passed its self-check")
+
+
+def _check_kernels(programs: Mapping[str, Program]) -> None:
+    known = set(_native.op_names())
+    for program in programs.values():
+        for op in program.ops:
+            if op.kind not in known:
+                raise UnsupportedError(f"{program.name}: operator {op.kind} has no native kernel")
+
+
+def _add_weight(native: Any, name: str, tensor: Tensor) -> None:
+    if len(tensor.shape) == 1:
+        if tensor.kind != "f32":
+            raise UnsupportedError(f"{name}: vectors are held as f32, not {tensor.kind}")
+        data = np.ascontiguousarray(tensor.data, np.float32)
+        native.add_vector(name, data.ctypes.data, len(data))
+        return
+    arrays = (tensor.data, tensor.scale, tensor.bias, tensor.super_scale, tensor.super_bias)
+    held = [None if array is None else np.ascontiguousarray(array) for array in arrays]
+    rows, columns = tensor.shape
+    signed = tensor.two_level and tensor.scale.dtype == np.int8
+    addresses = [0 if array is None else array.ctypes.data for array in held]
+    native.add_matrix(name, WEIGHT_KINDS[tensor.kind], rows, columns, tensor.group, tensor.offset, signed, *addresses)
+
+
+def _numerics(programs: Mapping[str, Program], isa: str) -> Numerics:
+    kinds = {weight.kind for program in programs.values() for weight in program.weights.values()}
+    return Numerics("native", tuple(sorted(kind or "unbound" for kind in kinds)), "bf16", "bf16", isa, VERSION)

@@ -1,0 +1,220 @@
+"""A lowered program as flat little-endian int32 words: besides weights the only thing that native code gets.
+
+    magic, version, name | groups: name | caches: name, group, kv heads, d, padded d, is key | weights: name | regions
+    buffers: name, kind, header field, dtype, symbol, a, b, width, ld, region
+    ops: kind, name, barrier, ins, outs, weights, caches, ints, floats            (ids into the lists above)
+
+A list is its length and its items; a text is its length in bytes and the bytes, padded to words. native/program.h
+decodes it. Barriers are decided here, from what each operator reads and writes and how its work is split.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from octavo.errors import UnsupportedError
+from octavo.program.arena import Arena, place, rows_of, width_of
+from octavo.program.ir import Buffer, Op, Program
+
+MAGIC, VERSION = 0x4F435456, 1
+HEADER_IDS = {
+    name: i for i, name in enumerate(("token", "position", "index", "request", "adapter", "source_row", "logit_row"))
+}
+KINDS = {"header": 0, "value": 1, "export": 2}
+FOREIGN = 3
+DTYPES = {"f32": 0, "bf16": 1, "i32": 2}
+SYMBOLS = {"T": 1, "R": 2, "N": 3}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+LANES = 16  # V rows are padded to whole vectors
+
+ROW_OPS = ("embed", "norm", "fused.norm", "add", "concat", "glu", "quantize", "rope_angles", "rope", "kv_write")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """How one cache tensor is laid out: tokens of a block times kv_heads times padded_d bf16 values."""
+
+    group: int
+    kv_heads: int
+    d: int
+    keys: bool
+
+    @property
+    def padded_d(self) -> int:
+        return -(-self.d // LANES) * LANES
+
+    def block_bytes(self, block_tokens: int) -> int:
+        return block_tokens * self.kv_heads * self.padded_d * 2
+
+
+def cache_shapes(program: Program) -> dict[str, CacheShape]:
+    """Cache tensor -> shape, from the operators that touch it. Raises UnsupportedError for what no kernel stores."""
+    tensors = {tensor.name: tensor for group in program.groups for tensor in group.tensors}
+    shapes: dict[str, CacheShape] = {}
+    for op in program.ops:
+        if "cache_k" not in op.attrs:
+            continue
+        kv_heads = _int(op, "kv_heads")
+        for attr in ("cache_k", "cache_v"):
+            tensor = tensors[str(op.attrs[attr])]
+            d, rest = divmod(tensor.elements, kv_heads)
+            if rest or d % 2 or tensor.dtype != "bf16":
+                raise UnsupportedError(
+                    f"{tensor.name}: a cache of {kv_heads} heads, {tensor.elements} x {tensor.dtype}"
+                )
+            shapes[tensor.name] = CacheShape(program.cache_group[tensor.name], kv_heads, d, attr == "cache_k")
+    return shapes
+
+
+def encode(program: Program) -> bytes:
+    """The words of the whole program."""
+    arena = place(program)
+    caches = cache_shapes(program)
+    ids = _Ids(program, caches)
+    words = _Words()
+    words.put(MAGIC, VERSION)
+    words.text(program.name)
+    words.records(program.groups, lambda group: words.text(group.name))
+    words.records(caches.items(), lambda item: _put_cache(words, *item))
+    words.records(program.weights, words.text)
+    words.put(arena.regions)
+    written = {name for op in program.ops for name in op.outs}
+    words.records(ids.buffers, lambda name: _put_buffer(words, program.buffers[name], arena, name in written))
+    barriers = _barriers(program, arena)
+    words.records(program.ops, lambda op: _put_op(words, op, ids, next(barriers)))
+    return words.bytes()
+
+
+class _Words:
+    def __init__(self) -> None:
+        self._words = array("i")
+
+    def put(self, *values: int) -> None:
+        self._words.extend(values)
+
+    def text(self, text: str) -> None:
+        data = text.encode()
+        self.put(len(data))
+        self._words.frombytes(data + b"\0" * (-len(data) % 4))
+
+    def list(self, values: Sequence[int]) -> None:
+        self.put(len(values), *values)
+
+    def floats(self, values: Sequence[float]) -> None:
+        self.put(len(values))
+        self._words.frombytes(struct.pack(f"{len(values)}f", *values))
+
+    def records(self, items: Any, put: Callable[[Any], None]) -> None:
+        self.put(len(items))
+        for item in items:
+            put(item)
+
+    def bytes(self) -> bytes:
+        return self._words.tobytes()
+
+
+class _Ids:
+    """Numbers of everything that has a name. Token values order operators and are not stored."""
+
+    def __init__(self, program: Program, caches: Mapping[str, CacheShape]) -> None:
+        stored = [
+            n for n, b in program.buffers.items() if b.dtype != "token" and b.kind in ("header", "value", "export")
+        ]
+        self.buffers = {name: i for i, name in enumerate(stored)}
+        self.weights = {name: i for i, name in enumerate(program.weights)}
+        self.caches = {name: i for i, name in enumerate(caches)}
+
+
+def _put_cache(words: _Words, name: str, shape: CacheShape) -> None:
+    words.text(name)
+    words.put(shape.group, shape.kv_heads, shape.d, shape.padded_d, int(shape.keys))
+
+
+def _put_buffer(words: _Words, buffer: Buffer, arena: Arena, written: bool) -> None:
+    foreign = buffer.kind == "export" and not written
+    size = rows_of(buffer)
+    at = arena.places.get(buffer.name)
+    words.text(buffer.name)
+    words.put(FOREIGN if foreign else KINDS[buffer.kind], HEADER_IDS.get(buffer.name, 0), DTYPES[buffer.dtype])
+    words.put(SYMBOLS[size.symbol], size.a, size.b, width_of(buffer))
+    words.put(at.ld if at else width_of(buffer), at.region if at else -1)
+
+
+def _put_op(words: _Words, op: Op, ids: _Ids, barrier: bool) -> None:
+    words.text(op.kind)
+    words.text(op.outs[0])
+    words.put(int(barrier))
+    for names, known in ((op.ins, ids.buffers), (op.outs, ids.buffers), (op.weights, ids.weights)):
+        words.list([known[name] for name in names if name in known])
+    words.list([ids.caches[str(op.attrs[name])] for name in ("cache_k", "cache_v") if name in op.attrs])
+    ints, floats = _numbers(op)
+    words.list(ints)
+    words.floats(floats)
+
+
+def _numbers(op: Op) -> tuple[list[int], list[float]]:
+    """The attributes of each kind, in the order that execute.cpp reads."""
+    match op.kind:
+        case "embed":
+            return [], [_float(op, "scale")]
+        case "norm" | "fused.norm":
+            return [int(op.attrs["order"] == "gemma"), _int(op, "heads")], [_float(op, "eps")]
+        case "glu" | "fused.gate_up":
+            if op.attrs["act"] not in ACTIVATIONS:
+                raise UnsupportedError(f"{op.outs[0]}: no kernel for the activation {op.attrs['act']}")
+            return [ACTIVATIONS[str(op.attrs["act"])]], []
+        case "rope_angles":
+            return [], [_float(op, "factor"), *cast(tuple[float, ...], op.attrs["inv_freq"])]
+        case "rope":
+            return [_int(op, "heads"), _int(op, "rotary")], []
+        case "attention" | "fused.attention":
+            return [_int(op, "heads"), _int(op, "kv_heads"), _int(op, "window")], [_float(op, "scale")]
+        case _:
+            return [], []
+
+
+def _int(op: Op, name: str) -> int:
+    return int(cast(int, op.attrs[name]))
+
+
+def _float(op: Op, name: str) -> float:
+    return float(cast(float, op.attrs[name]))
+
+
+def _barriers(program: Program, arena: Arena) -> Iterator[bool]:
+    """Per operator: must all threads have finished everything before it?
+
+    Threads split rows the same way for all values of as many rows, so row operators over them follow one another
+    freely. Any other pair of accesses to one region, of which one writes, needs a barrier between them.
+    """
+    seen: dict[object, set[tuple[bool, object]]] = {}
+    for number, op in enumerate(program.ops):
+        accesses = list(_accesses(program, arena, op, number))
+        clash = any(
+            (writes or wrote) and split != other
+            for resource, writes, split in accesses
+            for wrote, other in seen.get(resource, ())
+        )
+        if clash:
+            seen.clear()
+        for resource, writes, split in accesses:
+            seen.setdefault(resource, set()).add((writes, split))
+        yield clash
+
+
+def _accesses(program: Program, arena: Arena, op: Op, number: int) -> Iterator[tuple[object, bool, object]]:
+    """(region or cache, writes it, how the work on it is split). A split of its own never equals another."""
+    for writes, names in ((False, op.ins), (True, op.outs)):
+        for name in names:
+            if name not in arena.places:
+                continue
+            buffer, at = program.buffers[name], arena.places[name]
+            by_rows = op.kind in ROW_OPS or (op.kind == "take" and writes)
+            split: object = (rows_of(buffer), at.ld, buffer.dtype) if by_rows else (number, writes)
+            yield at.region, writes, split
+    if "cache_k" in op.attrs:
+        yield "caches", op.kind == "kv_write", number if op.kind != "kv_write" else "rows"
