@@ -127,7 +127,7 @@ class ModelConfig:
         cls,
         metadata: Mapping[str, Any],
         tensors: Mapping[str, tuple[int, ...]],
-        freq_factors: Sequence[float] = (),
+        freq_factors: Sequence[float] | None = None,
     ) -> ModelConfig:
         """Reads GGUF metadata, with the names and shapes of the tensors: they say what is tied and what is biased.
 
@@ -144,7 +144,7 @@ class ModelConfig:
         if fields.integer("attention.sliding_window", 0):
             raise UnsupportedError("sliding_window: windows of GGUF files are not supported", param="sliding_window")
         max_position = fields.size("context_length")
-        rope = _rope_from_gguf(fields, head_dim, max_position, tuple(float(value) for value in freq_factors))
+        rope = _rope_from_gguf(fields, head_dim, max_position, tuple(float(value) for value in freq_factors or ()))
         embedding = tensors.get("token_embd.weight", ())
         tokens = metadata.get("tokenizer.ggml.tokens")
         rows = embedding[0] if embedding else len(tokens) if tokens is not None else None

@@ -17,7 +17,7 @@ PROMPT_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class ExplainRow:
-    """One operator. ins and outs: name and a shape like `[T, 576]`; weights: name, shape, kind; costs of a step each."""
+    """One operator. ins, outs: name and a shape like `[T, 576]`; weights: name, shape, kind; costs of one step each."""
 
     number: int
     kind: str
