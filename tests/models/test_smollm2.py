@@ -1,4 +1,4 @@
-"""The real model: greedy ids of the reference executor against transformers, on weights unpacked by the gguf package."""
+"""The real model: greedy ids of the reference against transformers, on weights unpacked by the gguf package."""
 
 from __future__ import annotations
 

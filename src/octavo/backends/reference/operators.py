@@ -78,9 +78,10 @@ def rope(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Resu
 def kv_write(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
     rows = step.written()
     slot = step.fields["slot"][step.fields["request"][rows]]
-    index = step.fields["index"][rows]
+    place = pages.place(_attr(op, "cache_k"), slot, step.fields["index"][rows])
     for name, values in zip(("cache_k", "cache_v"), ins, strict=True):
-        pages.write(_attr(op, name), slot, index, values[rows])
+        cache = pages.caches[_attr(op, name)]
+        cache[place] = values[rows].to(cache.dtype)
     return None
 
 
@@ -88,16 +89,13 @@ def attention(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) ->
     """Each row over its own request's cache: keys up to its index, or its path in a tree of drafts."""
     q = _heads(ins[0], _attr(op, "heads"))
     out = torch.empty_like(q)
-    parent, index = step.fields["parent"], step.fields["index"]
-    for request in range(step.requests):
-        rows = torch.arange(step.tokens)[step.rows(request)]
-        slot = step.fields["slot"][request]
-        plain = rows[parent[rows] < 0]
-        if len(plain):
-            out[plain] = _causal(op, q[plain], index[plain], slot, pages)
-        for row in rows[parent[rows] >= 0].tolist():
-            keys = torch.tensor(step.path(row))
-            out[row] = _along(op, q[row], keys, slot, pages)
+    index = step.fields["index"]
+    for rows, slot in zip(step.rows, step.fields["slot"], strict=True):
+        out[rows] = _causal(op, q[rows], index[rows], slot, pages)
+    if step.drafted:
+        slots = step.fields["slot"][step.fields["request"]]
+        for row in torch.nonzero(step.fields["parent"] >= 0).flatten().tolist():
+            out[row] = _along(op, q[row], torch.tensor(step.path(row)), slots[row], pages)
     return out.flatten(1)
 
 
@@ -123,8 +121,8 @@ def _along(op: Op, q: torch.Tensor, keys: torch.Tensor, slot: torch.Tensor, page
 
 def _read(op: Op, keys: torch.Tensor, slot: torch.Tensor, pages: Pages) -> tuple[torch.Tensor, torch.Tensor]:
     """k and v, float32 [K, S, d]."""
-    slots, kv_heads = slot.expand(len(keys)), _attr(op, "kv_heads")
-    k, v = (pages.read(_attr(op, name), slots, keys).float() for name in ("cache_k", "cache_v"))
+    place, kv_heads = pages.place(_attr(op, "cache_k"), slot, keys), _attr(op, "kv_heads")
+    k, v = (pages.caches[_attr(op, name)][place].float() for name in ("cache_k", "cache_v"))
     return _heads(k, kv_heads).transpose(0, 1), _heads(v, kv_heads).transpose(0, 1)
 
 

@@ -14,11 +14,14 @@ from octavo.program.header import FLAG_NO_WRITE, NUM_SCALARS, VERSION, offsets
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """T tokens of N requests with R logit rows. fields: header name -> int64 tensor."""
+    """T tokens of N requests. fields: header name -> int64 tensor. rows: step rows of each request.
+
+    drafted: some token has a parent, so that its keys are a path and not all that stand before it.
+    """
 
     fields: Mapping[str, torch.Tensor]
-    tokens: int
-    requests: int
+    rows: tuple[slice, ...]
+    drafted: bool
 
     @classmethod
     def parse(cls, header: np.ndarray) -> Step:
@@ -27,12 +30,9 @@ class Step:
         if version != VERSION or header.shape != (where["tables"][1],):
             raise EngineError(f"step header of {header.shape} words, version {version}, does not fit its own counts")
         whole = torch.from_numpy(header.astype(np.int64))
-        return cls({name: whole[begin:end] for name, (begin, end) in where.items()}, tokens, requests)
-
-    def rows(self, request: int) -> slice:
-        """Step rows of one of the N requests."""
-        begin = self.fields["row_begin"]
-        return slice(int(begin[request]), int(begin[request + 1]))
+        fields = {name: whole[begin:end] for name, (begin, end) in where.items()}
+        begins = fields["row_begin"].tolist()
+        return cls(fields, tuple(map(slice, begins[:-1], begins[1:])), bool((fields["parent"] >= 0).any()))
 
     def written(self) -> torch.Tensor:
         """Step rows whose keys and values go into the cache."""
@@ -84,20 +84,11 @@ class Pages:
         if not triples:
             return
         slot, source, target = torch.tensor(triples, dtype=torch.int64).reshape(-1, 3).T
-        for name in self.caches:
-            values = self.read(name, slot, source)
-            self.write(name, slot, target, values)
+        for name, cache in self.caches.items():
+            cache[self.place(name, slot, target)] = cache[self.place(name, slot, source)]
 
-    def read(self, name: str, slot: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        """[len(index), elements] as stored."""
-        block, offset = self._place(name, slot, index)
-        return self.caches[name][block, offset]
-
-    def write(self, name: str, slot: torch.Tensor, index: torch.Tensor, values: torch.Tensor) -> None:
-        block, offset = self._place(name, slot, index)
-        self.caches[name][block, offset] = values.to(self.caches[name].dtype)
-
-    def _place(self, name: str, slot: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def place(self, name: str, slot: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(block, offset in it) of each token in a cache tensor's group: the subscript of its entries."""
         size = self.shape.block_tokens
         return self.tables[self.groups[name], slot, index // size], index % size
 
