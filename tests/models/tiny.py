@@ -92,12 +92,12 @@ def tensors_of(model, program) -> dict[str, Tensor]:
     }
 
 
-def stepper_of(model, mapping, **options):
+def stepper_of(model, mapping, *, dtype="auto", **options):
     """A session of the reference executor over the twin's weights."""
     from stepping import Stepper
 
     program = program_for(ModelConfig.from_mapping(mapping))
-    return Stepper(executor_for("reference"), program, tensors_of(model, program), **options)
+    return Stepper(executor_for("reference", dtype), program, tensors_of(model, program), **options)
 
 
 def prompt_of(length: int, seed: int = 0) -> list[int]:
