@@ -26,12 +26,19 @@ def executor_for(name: str, dtype: Literal["auto", "float32", "bfloat16"] = "aut
 
     Raises UnsupportedError for an unknown name or a dtype that it lacks, ResourceError when its library is missing.
     """
-    if name not in EXECUTORS:
-        raise UnsupportedError(f"executor {name!r} is not one of {', '.join(EXECUTORS)}", param="executor")
-    module, cls, needs, auto, dtypes = EXECUTORS[name]
-    chosen = auto if dtype == "auto" else dtype
-    if chosen not in dtypes:
-        raise UnsupportedError(f"dtype {chosen}: the {name} executor computes in {', '.join(dtypes)}", param="dtype")
+    chosen = dtype_for(name, dtype)
+    module, cls, needs, _, dtypes = EXECUTORS[name]
     if find_spec(needs) is None:
         raise ResourceError(f"the {name} executor needs {needs}, which is not installed", code="executor_missing")
     return getattr(import_module(module), cls)(*((chosen,) if len(dtypes) > 1 else ()))
+
+
+def dtype_for(name: str, dtype: Literal["auto", "float32", "bfloat16"] = "auto") -> str:
+    """What the executor `name` will compute in; imports no backend. Raises UnsupportedError as executor_for does."""
+    if name not in EXECUTORS:
+        raise UnsupportedError(f"executor {name!r} is not one of {', '.join(EXECUTORS)}", param="executor")
+    _, _, _, auto, dtypes = EXECUTORS[name]
+    chosen = auto if dtype == "auto" else dtype
+    if chosen not in dtypes:
+        raise UnsupportedError(f"dtype {chosen}: the {name} executor computes in {', '.join(dtypes)}", param="dtype")
+    return chosen

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from octavo.config import EngineConfig
 from octavo.drafters.port import Drafter
 from octavo.engine.port import EngineStats, ModelInfo
+from octavo.errors import UsageError
 from octavo.policy.kv import KVLedger
 from octavo.policy.scheduler import Scheduler, SchedulerLimits
 from octavo.runner.runner import Loaded, Progress, Runner
@@ -37,7 +38,8 @@ class EngineParts:
 
 
 def open_engine(config: EngineConfig, drafter: Drafter, progress: Progress) -> EngineParts:
-    """Loads the model and sizes everything. `progress`: (bytes of weights read, of all)."""
+    """Loads the model, sizes everything. progress: (bytes of weights read, of all). Raises UsageError for limits."""
+    _check(config)
     runner = Runner.open(config, drafter, progress)
     loaded = runner.loaded
     ledger = KVLedger(
@@ -57,6 +59,15 @@ def open_engine(config: EngineConfig, drafter: Drafter, progress: Progress) -> E
         plans_outstanding=config.plans_outstanding,
     )
     return EngineParts(runner, Scheduler(limits, ledger), _info(config, loaded))
+
+
+def _check(config: EngineConfig) -> None:
+    """Every limit that is given is at least 1."""
+    limits = ("threads", "max_num_seqs", "max_num_batched_tokens", "max_logit_rows", "max_model_len", "kv_memory")
+    for name in (*limits, "num_blocks", "block_tokens", "plans_outstanding"):
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise UsageError(f"{name} must be at least 1, not {value}", param=name)
 
 
 def _info(config: EngineConfig, loaded: Loaded) -> ModelInfo:

@@ -28,8 +28,6 @@ def usable_blocks(demand: Demand, *, kv_memory: int | None = None, num_blocks: i
     Never more than max_num_seqs requests of max_model_len could use. Raises ResourceError when not one request fits.
     """
     if num_blocks is not None:
-        if num_blocks < 1:
-            raise ResourceError(f"num_blocks must be at least 1, not {num_blocks}", param="num_blocks")
         return num_blocks
     per_request = -(-demand.max_model_len // demand.block_tokens)
     spare = demand.memory_free - demand.weights_bytes

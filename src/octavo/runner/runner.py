@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from octavo.backends import EXECUTORS, executor_for
+from octavo.backends import dtype_for, executor_for
 from octavo.backends.port import Executor, Limits, Session, WeightStream
 from octavo.config import EngineConfig
 from octavo.drafters.port import Drafter, DraftRow
-from octavo.errors import EngineError
+from octavo.errors import EngineError, UsageError
 from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.program.ir import Program
@@ -87,11 +87,10 @@ class Runner:
     def open(cls, config: EngineConfig, drafter: Drafter, progress: Progress) -> Runner:
         """Loads the model. Raises what errors.py lists for bad files, configurations and too little memory."""
         begun = time.monotonic()
-        executor: Executor = executor_for(config.executor, config.dtype)
-        auto = EXECUTORS[config.executor][3]
-        exact = (auto if config.dtype == "auto" else config.dtype) == "float32"
+        exact = dtype_for(config.executor, config.dtype) == "float32"
         checkpoint = open_checkpoint(resolve(config.model), matrices="f32" if exact else "bf16")
         try:
+            executor: Executor = executor_for(config.executor, config.dtype)
             return cls._open(config, executor, drafter, progress, checkpoint, begun)
         finally:
             checkpoint.close()
@@ -107,7 +106,7 @@ class Runner:
         begun: float,
     ) -> Runner:
         model = _model_config(checkpoint)
-        max_model_len = min(config.max_model_len or model.max_position, model.max_position)
+        max_model_len = _context_length(config, model)
         plain = {TARGET: program_for(model, max_model_len), **drafter.programs}
         source = WeightSource(plain, checkpoint, drafter)
         programs = {name: executor.lower(program, source.kinds(program)) for name, program in plain.items()}
@@ -250,6 +249,16 @@ class WeightSource:
             yield name, tensor
             done += self._sizes[name]
             progress(done, self.stored_bytes)
+
+
+def _context_length(config: EngineConfig, model: ModelConfig) -> int:
+    wanted = model.max_position if config.max_model_len is None else config.max_model_len
+    if wanted > model.max_position:
+        raise UsageError(
+            f"max_model_len {wanted} is more than the {model.max_position} positions of the model",
+            param="max_model_len",
+        )
+    return wanted
 
 
 def _groups(programs: Mapping[str, Program]) -> tuple[KVGroup, ...]:
