@@ -95,11 +95,20 @@ class BlockPool:
                     frontier.append(key)
         for key in doomed:
             for block in list(self._by_key.get(key, ())):
-                self._unkey(block)
-                if block in self.idle:
-                    del self.idle[block]
-                    self.free.append(block)
+                self._forget(block)
         return doomed
+
+    def clear(self) -> None:
+        """No block can be found any more."""
+        for block, key in enumerate(self.keys):
+            if key is not None:
+                self._forget(block)
+
+    def _forget(self, block: int) -> None:
+        self._unkey(block)
+        if block in self.idle:
+            del self.idle[block]
+            self.free.append(block)
 
     def _unkey(self, block: int) -> None:
         key = self.keys[block]

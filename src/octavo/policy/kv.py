@@ -272,11 +272,12 @@ class KVLedger:
     def forget(self, request: Request) -> None:
         """What the request read or wrote is suspect: no block of its chain, nor of any chain that grew from it, can be
         found any more. Others that hold such blocks go on but publish nothing."""
-        doomed, before = set(self.chain(request).keys), -1
-        while len(doomed) > before:
-            before = len(doomed)
-            for pool in self.pools:
+        doomed = set(self.chain(request).keys)
+        for group, pool in zip(self.groups, self.pools, strict=True):
+            if group.rule == "full":
                 doomed |= pool.forget(doomed)
+        for index, _ in self._windows:  # chains have gaps there: what grew from where cannot be told
+            self.pools[index].clear()
         for other, holding in self.holdings.items():
             if not doomed.isdisjoint(self._chains[other].keys[: holding.published]):
                 holding.tainted = True

@@ -39,6 +39,8 @@ __all__ = ["PolicyStats", "Scheduler", "SchedulerLimits"]
 MAX_PREEMPTIONS = 4
 # Waiting requests looked at in one step beyond those that are admitted.
 SCAN = 64
+# When no running request found a block in this many calls, and no result is to come, the youngest gives way.
+STUCK_ROUNDS = 3
 MAX_TOKEN_ID = 2**31 - 1
 
 
@@ -59,6 +61,7 @@ class Scheduler:
         self._plans: list[StepPlan] = []
         self._number = 0
         self._order = 0
+        self._stuck = 0
 
     # ---- gauges
 
@@ -146,13 +149,16 @@ class Scheduler:
             self._admit_waiting(step)
         if not step.rows:
             if self._running and not self._plans:
-                self._preempt(self._running[-1])  # nobody can move: the youngest gives way
+                self._stuck += 1
+                if self._stuck >= STUCK_ROUNDS:
+                    self._preempt(self._running[-1])
             return StepPlan(self._number, ())
         plan = StepPlan(
             self._number, tuple(step.rows), tuple(step.copies), tuple(step.tables), tuple(self._freed_slots)
         )
         self._freed_slots.clear()
         self._plans.append(plan)
+        self._stuck = 0
         self._number += 1
         self.stats.steps += 1
         self.stats.tokens += self.limits.max_num_batched_tokens - step.tokens
@@ -303,7 +309,7 @@ class Scheduler:
         request.planned = request.computed = 0
         request.draft_ids = request.draft_parents = ()
         request.preemptions += 1
-        entry.copies = []
+        entry.copies, entry.copies_end = [], 0
         self.stats.preemptions += 1
         self.waiting.push_front(request)
 
@@ -327,12 +333,13 @@ class Scheduler:
         for row, outcome in zip(plan.rows, result.rows, strict=True):
             entry = self._entries[row.request_id]
             entry.outstanding -= 1
+            if not outcome.finite:
+                self.ledger.forget(entry.request)
             if entry.request.state == "finished":
                 self.stats.late_results += 1
                 if not entry.outstanding:
                     self._discard(entry)
             elif not outcome.finite:
-                self.ledger.forget(entry.request)
                 deltas.append(self._end(entry, "error"))
             elif row.sample:
                 deltas.append(self._sampled(entry, row, outcome))
@@ -360,6 +367,7 @@ class Scheduler:
         known = len(row.token_ids) - row.num_drafts
         request.computed = row.start + known + len(accepted)
         entry.delivered = len(request.prompt_ids)
+        loose = row.num_drafts or entry.copies_end
         entry.copies = moves(row, accepted)
         entry.copies_end = entry.copies[-1][0] + 1 if entry.copies else 0
         reason, stop, kept = append_output(request, outcome.token_ids)
@@ -372,7 +380,7 @@ class Scheduler:
         self.ledger.publish(request, firm)
         if reason is not None:
             return self._end(entry, reason, kept, outcome, stop)
-        if row.num_drafts:
+        if loose:
             self.ledger.trim(request, max(request.computed, entry.copies_end))
         take_drafts(request, outcome)
         return self._delta(request, kept, outcome)
