@@ -8,12 +8,12 @@
 namespace octavo::sampling_math {
 
 template <class To, class From>
-__attribute__((always_inline)) static inline To bits_of(From x) {
+__attribute__((always_inline)) static constexpr To bits_of(From x) {
   return __builtin_bit_cast(To, x);
 }
 
 // Philox4x32-10 (Salmon et al., SC 2011), first output word. key = seed, counter = (index, token, purpose, 0).
-static inline uint32_t philox(uint32_t key0, uint32_t key1, uint32_t index, uint32_t token, uint32_t purpose) {
+static constexpr uint32_t philox(uint32_t key0, uint32_t key1, uint32_t index, uint32_t token, uint32_t purpose) {
   uint32_t c0 = index, c1 = token, c2 = purpose, c3 = 0;
   for (int round = 0; round < 10; round++) {
     uint64_t p0 = 0xD2511F53ull * c0, p1 = 0xCD9E8D57ull * c2;
@@ -29,7 +29,7 @@ static inline uint32_t philox(uint32_t key0, uint32_t key1, uint32_t index, uint
 }
 
 // ln x for positive normal x, relative error below 1e-15: x = m 2^e, m in [sqrt(1/2), sqrt(2)), series in (m-1)/(m+1).
-static inline double log_double(double x) {
+static constexpr double log_double(double x) {
   uint64_t bits = bits_of<uint64_t>(x);
   int64_t e = int64_t(bits >> 52) - 1023;
   double m = bits_of<double>((bits & 0x000fffffffffffffull) | 0x3ff0000000000000ull);
@@ -55,23 +55,27 @@ static inline double log_double(double x) {
 // Standard Gumbel noise of one random word: -ln(-ln u), u = (r + 1/2) / 2^32. Never above GUMBEL_MAX = 33 ln 2.
 constexpr float GUMBEL_MAX = 22.88f;
 
-static inline double gumbel(uint32_t r) {
+static constexpr double gumbel(uint32_t r) {
   double u = (double(r) + 0.5) * 0x1p-32;
   return -log_double(-log_double(u));
 }
 
 // A float at or above gumbel(r), loose by less than 0.1: -ln u >= 1 - u, and ln is bounded by its chords at powers of 2.
-static inline float gumbel_bound(uint32_t r) {
+static constexpr float gumbel_bound(uint32_t r) {
   float t = float(int32_t(~r >> 1)) + 0.25f;  // (1 - u) 2^31, from below
   float log2_t = float(bits_of<int32_t>(t)) * 0x1p-23f;  // exponent and mantissa read as one number
   return 158.0f * 0.69314718f - log2_t * 0.69314718f + 0.01f;
 }
 
+constexpr bool bounds_hold(uint32_t r) { return gumbel(r) <= gumbel_bound(r) && gumbel(r) < GUMBEL_MAX; }
+static_assert(bounds_hold(0) && bounds_hold(1) && bounds_hold(0x7fffffffu) && bounds_hold(0x80000000u));
+static_assert(bounds_hold(0xfffffffdu) && bounds_hold(0xfffffffeu) && bounds_hold(0xffffffffu));
+
 // e^d for d <= 0, relative error below 2e-7, in two steps: below -87, -inf included, it is e^-87.
-static inline float clamp_exponent(float d) {
+static constexpr float clamp_exponent(float d) {
   return d < -87.0f ? -87.0f : d;
 }
-static inline float exp_clamped(float d) {
+static constexpr float exp_clamped(float d) {
   float k = d * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: the sum's low bits are the rounded integer
   int32_t n = bits_of<int32_t>(k) << 23;
   k = k - 12582912.0f;
@@ -93,24 +97,24 @@ constexpr double MASS_UNIT = 0x1p-44;
 constexpr float MASS_FLOOR = -31.0f;  // e^d below this is less than one unit: its mass is 0
 constexpr int MAX_VOCABULARY = 1 << 19;  // sums stay below 2^63
 
-static inline void mass_parts(float e, int32_t& high, int32_t& low) {
+static constexpr void mass_parts(float e, int32_t& high, int32_t& low) {
   float scaled = e * 0x1p30f;
   high = int32_t(scaled);
   low = int32_t((scaled - float(high)) * float(1 << MASS_LOW_BITS));
 }
 
-static inline uint64_t mass_of(float d) {
+static constexpr uint64_t mass_of(float d) {
   int32_t high, low;
   mass_parts(exp_clamped(clamp_exponent(d)), high, low);
   return (uint64_t(uint32_t(high)) << MASS_LOW_BITS) + uint32_t(low);
 }
 
 // A float's place among floats as a signed integer; +0 above -0. +inf and NaN lie at the ends.
-static inline int32_t order_key(float x) {
+static constexpr int32_t order_key(float x) {
   int32_t b = bits_of<int32_t>(x);
   return b ^ ((b >> 31) & 0x7fffffff);
 }
-static inline float from_key(int32_t key) {
+static constexpr float from_key(int32_t key) {
   return bits_of<float>(key ^ ((key >> 31) & 0x7fffffff));
 }
 

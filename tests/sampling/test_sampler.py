@@ -157,6 +157,22 @@ def test_noise_is_philox_and_gumbel():
     assert _native.gumbel_noise(1, 2, 3, 0) != _native.gumbel_noise(1, 2, 3, 1)
 
 
+@pytest.mark.parametrize("options", [{}, {"top_p": 0.99999999}])
+def test_the_luckiest_token_is_never_skipped(options):
+    """A token far down that wins, or loses, by a hair through the largest noise of the row."""
+    vocab, sampler = 49152, Sampler(49152)
+    for index in range(20):
+        made = request(index, seed=index, **options)
+        noise = twin.noise(index, index, vocab)
+        lucky, first = int(np.argmax(noise)), int(np.argmin(noise))
+        for margin, winner in ((0.001, lucky), (-0.001, first)):
+            logits = np.full(vocab, -80.0, np.float32)
+            logits[first] = 0.0
+            logits[lucky] = noise[first] - noise[lucky] + margin
+            assert logits[lucky] < -8  # outside of anything that is taken for likely
+            assert choose(logits, made, index, sampler=sampler).token_id == winner
+
+
 @pytest.mark.parametrize("options", [{}, {"top_p": 0.8}, {"temperature": 0.5, "top_k": 6}, {"min_p": 0.2}])
 def test_frequencies_follow_the_distribution(options):
     logits = np.array([2.0, 1.5, 1.5, 0.3, -1.0, 0.9, -3.0, 1.1], np.float32)
@@ -219,6 +235,22 @@ def test_greedy_ties_go_to_the_lower_id():
     logits = np.array([0.0, 3.0, -1.0, 3.0, 3.0], np.float32)
     assert choose(logits, request(temperature=0.0)).token_id == 1
     assert choose(np.array([-0.0, 0.0], np.float32), request(temperature=0.0)).token_id == 0
+
+
+def test_equal_scores_go_to_the_lower_id():
+    vocab, sampler, found = 49152, Sampler(49152), 0
+    for index in range(12):
+        words = twin.philox(7, index, np.arange(vocab))
+        order = np.argsort(words, kind="stable")
+        for place in np.flatnonzero(np.diff(words[order]) == 0):
+            lower, higher = sorted(order[place : place + 2].tolist())
+            logits = np.full(vocab, -np.inf, np.float32)
+            logits[[lower, higher]] = 1.0
+            for number, options in enumerate(({}, {"top_k": 2}, {"top_p": 0.9})):
+                made = request(number, seed=7, **options)
+                assert choose(logits, made, index, sampler=sampler).token_id == lower
+            found += 1
+    assert found >= 2
 
 
 def test_top_k_and_top_p_ties_keep_the_lower_ids():
