@@ -38,6 +38,8 @@ def write_gguf(tmp_path):
                 writer.add_array(key, value)
             elif isinstance(value, str):
                 writer.add_string(key, value)
+            elif isinstance(value, float):
+                writer.add_float32(key, value)
             else:
                 writer.add_uint32(key, value)
         for name, (kind, array) in tensors.items():

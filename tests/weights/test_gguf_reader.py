@@ -78,6 +78,29 @@ def test_alignment_of_the_file_is_obeyed():
     assert parse(raw).offsets["v"] % 64 == 0
 
 
+@pytest.mark.parametrize(
+    "last",
+    [
+        u32("k", 7), text("k", "v"), text("k", ""), array("k", 4, 2, bytes(8)), array("k", 4, 0, b""),
+        array("k", 8, 1, string("v")), array("k", 8, 1, string("")), array("k", 8, 0, b""), key("k", 0, b"\x07"),
+    ],
+)  # fmt: skip
+def test_a_header_may_end_with_the_file(last):
+    raw = file([text("name", "toy"), last], alignment=1)
+    assert parse(raw).metadata.keys() == {"name", "k"}
+    with pytest.raises(BadFileError) as caught:
+        parse(raw[:-1])
+    assert caught.value.code == "gguf_truncated"
+
+
+@pytest.mark.parametrize("alignment", [1, 1 << 20])
+def test_extreme_alignments(alignment):
+    raw = file([u32("general.alignment", alignment)], [tensor("v", (4,))], F32_4, alignment=alignment)
+    assert parse(raw).offsets["v"] % alignment == 0
+    with pytest.raises(BadFileError):
+        parse(file([u32("general.alignment", 1 << 21)]))
+
+
 def test_content_id_follows_header_and_time(write_gguf):
     tensors = {"a": ("F32", np.zeros((2, 32), np.float32))}
     path = write_gguf(tensors)

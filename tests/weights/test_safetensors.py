@@ -234,6 +234,7 @@ BAD = {
     "length 2^63": (struct.pack("<Q", 1 << 63), "st_header_too_large"),
     "length 101 MiB": (struct.pack("<Q", 101 << 20), "st_header_too_large"),
     "length beyond the file": (struct.pack("<Q", 100) + b"{}", "st_truncated"),
+    "cut inside the header": (struct.pack("<Q", 100) + b'{"a":', "st_truncated"),
     "not UTF-8": (file(b'{"\xff": 1}'), "st_bad_header"),
     "not an object": (file(b"[1, 2]"), "st_bad_header"),
     "header of nothing": (file(b""), "st_bad_header"),
