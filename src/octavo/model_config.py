@@ -141,8 +141,9 @@ class ModelConfig:
         head_dim = fields.size("attention.key_length", _share(hidden, heads))
         if "rope_freqs.weight" in tensors and not freq_factors:
             raise ConfigError("rope_freqs.weight: its values are needed to read this file", param="rope_freqs.weight")
-        if fields.integer("attention.sliding_window", 0):
-            raise UnsupportedError("sliding_window: windows of GGUF files are not supported", param="sliding_window")
+        for name, harmless in _GGUF_EXTRAS.items():
+            if fields.get(name) not in (None, harmless):
+                raise UnsupportedError(f"{arch}.{name}: not supported", param=name)
         max_position = fields.size("context_length")
         rope = _rope_from_gguf(fields, head_dim, max_position, tuple(float(value) for value in freq_factors or ()))
         embedding = tensors.get("token_embd.weight", ())
@@ -239,6 +240,17 @@ class Fields:
         return tuple(entries)
 
 
+# Keys that would change the result and that nothing here reads, with the value that changes nothing.
+_GGUF_EXTRAS = {
+    "attention.sliding_window": 0,
+    "expert_count": 0,
+    "rope.scaling.attn_factor": 1.0,
+    "rope.scaling.yarn_attn_factor": 1.0,
+    "rope.scaling.yarn_ext_factor": 1.0,
+    "logit_scale": 1.0,
+    "embedding_scale": 1.0,
+    "residual_scale": 1.0,
+}
 _GGUF_NAMES = {
     "embedding_length": "hidden_size",
     "block_count": "num_hidden_layers",
@@ -301,7 +313,10 @@ def _windows(fields: Fields, layers: int) -> tuple[int, ...] | None:
     for kind in kinds or ():
         if kind not in ("full_attention", "sliding_attention"):
             raise UnsupportedError(f"layer_types: {kind!r} is not supported", param="layer_types")
-    if fields.flag("use_sliding_window") is False:
+    used = fields.flag("use_sliding_window")
+    if used is None and fields.get("max_window_layers") is not None:
+        used = False
+    if used is False or (kinds is not None and "sliding_attention" not in kinds[:layers]):
         return (0,) * layers
     if fields.get("sliding_window") is None:
         return (0,) * layers if "sliding_window" in fields.mapping else None
@@ -363,6 +378,8 @@ def _rope_from_gguf(fields: Fields, head_dim: int, max_position: int, freq_facto
         theta=fields.optional("rope.freq_base"),
         factor=None if kind == "none" else fields.number("rope.scaling.factor"),
         original_max_position=fields.size("rope.scaling.original_context_length", max_position),
+        beta_fast=fields.optional("rope.scaling.yarn_beta_fast"),
+        beta_slow=fields.optional("rope.scaling.yarn_beta_slow"),
         rotary_fraction=rotary / head_dim,
         freq_factors=freq_factors,
     )

@@ -172,6 +172,22 @@ def test_a_wrong_gguf_value_names_its_key(key, value):
         ModelConfig.from_gguf({**GGUF, key: value}, TENSORS)
 
 
+@pytest.mark.parametrize("key", ["expert_count", "attention.sliding_window", "rope.scaling.attn_factor"])
+def test_gguf_keys_that_change_the_result_are_refused(key):
+    with pytest.raises(UnsupportedError, match=key):
+        ModelConfig.from_gguf({**GGUF, f"llama.{key}": 8}, TENSORS)
+
+
+def test_gguf_yarn():
+    scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 128, "yarn_beta_fast": 16.0}
+    told = {**GGUF, **{f"llama.rope.scaling.{name}": value for name, value in scaling.items()}}
+    config = ModelConfig.from_gguf(told, TENSORS)
+    assert (config.rope.type, config.rope.factor, config.rope.original_max_position) == ("yarn", 4.0, 128)
+    assert (config.rope.beta_fast, config.max_position) == (16.0, 512)
+    with pytest.raises(ConfigError, match=r"rope\.scaling\.factor"):
+        ModelConfig.from_gguf({**told, "llama.rope.scaling.factor": None}, TENSORS)
+
+
 def test_gguf_frequency_divisors_are_needed_where_the_file_has_them():
     tensors = {**TENSORS, "rope_freqs.weight": (8,)}
     with pytest.raises(ConfigError, match="rope_freqs"):
@@ -188,7 +204,11 @@ def test_windows():
     assert windows() is None
     assert windows(sliding_window=None) == (0, 0)
     assert windows(sliding_window=8) == (8, 8)
+    assert windows(sliding_window=8, max_window_layers=1) == (0, 0)  # unused unless the file says so
+    assert windows(layer_types=["full_attention"] * 2) == (0, 0)
     assert windows(sliding_window=8, use_sliding_window=False, max_window_layers=1) == (0, 0)
+    assert windows(sliding_window=8, max_window_layers=1) == (0, 0)  # unused unless the file says so
+    assert windows(layer_types=["full_attention"] * 2) == (0, 0)
     assert windows(sliding_window=8, use_sliding_window=True, max_window_layers=1) == (0, 8)
     assert windows(sliding_window=8, layer_types=["sliding_attention", "full_attention"]) == (8, 0)
 

@@ -175,7 +175,8 @@ def _entry_bytes(program: Program, op: Op) -> int:
 
 def _integer(op: Op, name: str) -> int:
     value = op.attrs[name]
-    assert isinstance(value, int)
+    if not isinstance(value, int):
+        raise EngineError(f"{op.outs[0]}: {name} is {value!r}, not an integer")
     return value
 
 
