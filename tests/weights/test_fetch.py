@@ -164,6 +164,7 @@ def test_a_cache_that_cannot_be_written(toy, home):
 
 def test_an_environment_without_pip(toy, monkeypatch):
     monkeypatch.setattr(fetch, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "_base_executable", "/bin/false")
     monkeypatch.setattr(fetch.shutil, "which", lambda name: sys.executable)
     said: list[str] = []
     assert pull("toy:1m", lambda what, done, total: said.append(what)).read_bytes() == MEMBER

