@@ -1,5 +1,6 @@
 """A tiny model on disk, and engines over it by every executor that this build has."""
 
+import time
 from importlib.util import find_spec
 
 import pytest
@@ -27,7 +28,7 @@ def shared(model, executor):
     """One engine that many tests share: whatever they leave in its prefix cache must change no token."""
     with LLM(model, executor=executor, threads=1, num_blocks=128) as llm:
         yield llm
-        assert_all_free(llm.stats())
+        settle(llm)
 
 
 @pytest.fixture
@@ -42,8 +43,15 @@ def make_llm(model, executor):
 
     yield make
     for llm in made:
-        assert_all_free(llm.stats())
+        settle(llm)
         llm.close()
+
+
+def settle(llm):
+    """Waits until the engine has heard of late stops and closed streams; then everything is free."""
+    while llm.stats().running or llm.stats().waiting:
+        time.sleep(0.002)
+    assert_all_free(llm.stats())
 
 
 def assert_all_free(stats):

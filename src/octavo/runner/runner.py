@@ -19,7 +19,7 @@ from octavo.backends import dtype_for, executor_for
 from octavo.backends.port import Executor, Limits, Session, WeightStream
 from octavo.config import EngineConfig
 from octavo.drafters.port import Drafter, DraftRow
-from octavo.errors import EngineError, UsageError
+from octavo.errors import ConfigError, EngineError, UsageError
 from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.program.ir import Program
@@ -107,7 +107,7 @@ class Runner:
     ) -> Runner:
         model = _model_config(checkpoint)
         max_model_len = _context_length(config, model)
-        plain = {TARGET: program_for(model, max_model_len), **drafter.programs}
+        plain = {TARGET: _tapped(program_for(model, max_model_len), drafter.taps), **drafter.programs}
         source = WeightSource(plain, checkpoint, drafter)
         programs = {name: executor.lower(program, source.kinds(program)) for name, program in plain.items()}
         demand = Demand(
@@ -249,6 +249,16 @@ class WeightSource:
             yield name, tensor
             done += self._sizes[name]
             progress(done, self.stored_bytes)
+
+
+def _tapped(program: Program, taps: Sequence[str]) -> Program:
+    """The program with these values kept until the next launch."""
+    unknown = [name for name in taps if name not in program.buffers]
+    if unknown:
+        raise ConfigError(f"{program.name}: the drafter taps {unknown[0]}, which the model does not compute")
+    buffers = {**program.buffers, **{name: replace(program.buffers[name], kind="export") for name in taps}}
+    fresh = tuple(name for name in taps if name not in program.exports)
+    return replace(program, buffers=buffers, exports=(*program.exports, *fresh))
 
 
 def _context_length(config: EngineConfig, model: ModelConfig) -> int:
