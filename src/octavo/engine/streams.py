@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from octavo.config import EngineConfig
@@ -78,7 +78,7 @@ class AsyncLLM:
         tenant: str = "",
         salt: str = "",
         priority: int = 0,
-    ) -> AsyncIterator[StreamDelta]:
+    ) -> AsyncGenerator[StreamDelta, None]:
         """Deltas of all n choices as they come; each choice ends with one that has a finish_reason. Closing the
         iterator aborts. Raises RequestError before the first delta, EngineError when the engine is down."""
         name = request_id or f"request-{next(self._ids)}"
