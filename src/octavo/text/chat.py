@@ -45,7 +45,12 @@ class _Worker:
     def __init__(self, start: dict[str, Any]) -> None:
         command = [sys.executable, "-P", str(_WORKER)]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,  # Ctrl-C in the terminal is not for it; it ends with its input
         )
         assert self._process.stdin and self._process.stdout
         self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
