@@ -1,0 +1,164 @@
+"""The HTTP server: routes over one engine, and `serve`, which loads the engine and runs until it is told to stop.
+
+GET  /v1/models  /v1/models/{id}  /health  /health/live  /health/ready  /version
+POST /v1/chat/completions  /v1/completions
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+import octavo
+from octavo.config import EngineConfig
+from octavo.engine.executor import ProgressHook, no_progress
+from octavo.engine.port import ModelInfo
+from octavo.engine.streams import AsyncLLM
+from octavo.server.config import ServerConfig
+from octavo.server.exchange import Exchange
+from octavo.server.failures import HttpError
+from octavo.server.guard import Guard
+from octavo.server.openai.chat import ChatEndpoint
+from octavo.server.openai.completions import CompletionEndpoint
+from octavo.server.openai.endpoint import ALIAS
+from octavo.server.port import TextEngine
+from octavo.server.serving import bind, run
+from octavo.server.state import ServerState
+
+Announce = Callable[[str], None]
+
+
+def create_app(llm: TextEngine, config: ServerConfig, state: ServerState | None = None) -> Starlette:
+    """The ASGI application over an engine that runs already."""
+    state = state or ServerState()
+    reads = Reads(llm, config, state)
+
+    def post(path: str, endpoint: ASGIApp) -> Route:
+        return Route(path, endpoint, methods=["POST"])
+
+    routes = [
+        post("/v1/chat/completions", ChatEndpoint(llm, config, state)),
+        post("/v1/completions", CompletionEndpoint(llm, config, state)),
+        *(Route(path, reads, methods=["GET"]) for path in ("/v1/models", "/v1/models/{model:path}")),
+        *(Route(path, reads, methods=["GET"]) for path in ("/health", "/health/live", "/health/ready", "/version")),
+    ]
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return _Failure(HttpError(error.status_code, code, message), config, error.headers)
+
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, config=config)],
+        exception_handlers={HTTPException: refused},
+    )
+
+
+class Reads:
+    """The GET routes, which look at the engine and change nothing."""
+
+    def __init__(self, llm: TextEngine, config: ServerConfig, state: ServerState) -> None:
+        self._llm = llm
+        self._config = config
+        self._state = state
+        self._created = int(time.time())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send, self._config)
+        path: str = scope["path"]
+        if path.startswith("/v1/models"):
+            await self._models(exchange, scope["path_params"].get("model"))
+        elif path == "/version":
+            await exchange.answer({"version": octavo.__version__})
+        elif path == "/health/live":
+            await exchange.answer({"status": "live"})
+        else:
+            await self._health(exchange)
+
+    async def _models(self, exchange: Exchange, wanted: str | None) -> None:
+        info = self._llm.info
+        model = {
+            "id": info.name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "octavo",
+            "max_model_len": min(info.max_model_len, info.kv_tokens),
+        }
+        if wanted is None:
+            await exchange.answer({"object": "list", "data": [model]})
+        elif wanted in (info.name, ALIAS):
+            await exchange.answer(model)
+        else:
+            message = f"the model {wanted[:128]!r} is not served here; served: {info.name}"
+            await exchange.fail(HttpError(404, "model_not_found", message, param="model"))
+
+    async def _health(self, exchange: Exchange) -> None:
+        """200 while new work is taken, 503 with the reason otherwise."""
+        fault = self._state.fault(self._llm)
+        body: dict[str, Any] = {"status": "ready" if fault is None else "unavailable", "model": self._llm.info.name}
+        if fault is None:
+            stats = self._llm.stats()
+            body |= {"running": stats.running, "waiting": stats.waiting}
+        else:
+            body["reason"] = fault
+        await exchange.answer(body, 200 if fault is None else 503)
+
+
+class _Failure(Response):
+    """An error in the usual shape, where Starlette wants a Response."""
+
+    def __init__(self, error: HttpError, config: ServerConfig, headers: Mapping[str, str] | None) -> None:
+        super().__init__(status_code=error.http_status)
+        self._error = error
+        self._more = headers
+        self._config = config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await Exchange(scope, receive, send, self._config).fail(self._error, self._more)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def serve(
+    engine: EngineConfig,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8737,
+    api_key_file: str | None = None,
+    insecure_no_auth: bool = False,
+    progress: ProgressHook = no_progress,
+    loaded: Callable[[ModelInfo], None] | None = None,
+    announce: Announce = _say,
+) -> int:
+    """`octavo serve`: binds, loads the engine in a child process, serves until a signal; the exit code.
+
+    What can be refused is refused before the load: the address without a key, the port that is taken.
+    Raises ConfigError, ResourceError, and what stopped the engine.
+    """
+    config = ServerConfig.of(
+        host=host,
+        port=port,
+        api_key_file=api_key_file,
+        insecure_no_auth=insecure_no_auth,
+        environ=os.environ,
+    )
+    with bind(config) as listener:
+        llm = AsyncLLM(engine, process=True, progress=progress)
+        if loaded is not None:
+            loaded(llm.info)
+        state = ServerState()
+        return run(create_app(llm, config, state), llm, config, state, listener, announce)

@@ -1,0 +1,127 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo.engine.outputs import PositionLogprobs, StreamDelta
+from octavo.errors import RequestError, UnsupportedError
+from octavo.server.openai.endpoint import Endpoint
+from octavo.server.openai.fields import read
+from octavo.server.openai.generation import Choice, Job, Prompt
+from octavo.server.openai.logprobs import LogprobWriter
+from octavo.server.openai.shapes import ChatRequest, chat_logprobs, chat_max_tokens, sampling_params
+
+MAX_MESSAGES = 4096
+ROLES = ("system", "developer", "user", "assistant", "tool")
+_MESSAGE_FIELDS = frozenset(
+    ("role", "content", "name", "tool_calls", "tool_call_id", "refusal", "reasoning_content", "reasoning")
+)
+RESERVED = frozenset(("messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "tokenizer"))
+_PARTS = {"image_url": "images", "input_audio": "audio", "file": "files", "video_url": "videos"}
+
+
+class ChatEndpoint(Endpoint):
+    async def job(self, body: Mapping[str, Any], tenant: str, request_id: str) -> Job:
+        asked = read(body, ChatRequest)
+        self.check_model(asked.model)
+        check_messages(asked.messages)
+        top = chat_logprobs(asked)
+        field, wanted = chat_max_tokens(asked)
+        options: dict[str, Any] = template_options(asked.chat_template_kwargs)
+        if asked.reasoning_effort is not None:
+            options["reasoning_effort"] = asked.reasoning_effort
+        with self.naming(prompt="messages", max_tokens=field, logprobs="top_logprobs"):
+            params = sampling_params(asked, max_tokens=wanted, logprobs=top)
+            ids = await asyncio.to_thread(self._encode, asked, options)
+            params = self.fit(params, len(ids), wanted)
+        style = ChatStyle(LogprobWriter(self.llm.tokenizer, top or 0), asked.return_token_ids, top is not None)
+        return self.begin(asked, [Prompt(tuple(ids))], [params], style, tenant, request_id)
+
+    def _encode(self, asked: ChatRequest, options: Mapping[str, Any]) -> list[int]:
+        return self.llm.encode_chat(asked.messages, add_generation_prompt=asked.add_generation_prompt, **options)
+
+
+class ChatStyle:
+    prefix = "chatcmpl"
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def __init__(self, writer: LogprobWriter, token_ids: bool, logprobs: bool) -> None:
+        self._writer = writer
+        self._token_ids = token_ids
+        self._logprobs = logprobs
+
+    def whole(self, choice: Choice) -> dict[str, Any]:
+        shown = {
+            "index": choice.index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": self._shown(choice.logprobs),
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+        }
+        return shown | ({"token_ids": choice.token_ids} if self._token_ids else {})
+
+    def chunks(self, choice: Choice, delta: StreamDelta) -> list[dict[str, Any]]:
+        shown = []
+        if choice.fresh:
+            shown.append(self._chunk(choice, {"role": "assistant", "content": ""}))
+        if delta.text or delta.token_ids:
+            more: dict[str, Any] = {"logprobs": self._shown(delta.logprobs or ())}
+            if self._token_ids:
+                more["token_ids"] = list(delta.token_ids)
+            shown.append(self._chunk(choice, {"content": delta.text}) | more)
+        if choice.finish_reason is not None:
+            last = {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
+            shown.append(self._chunk(choice, {}) | last)
+        return shown
+
+    def extras(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        more: dict[str, Any] = {}
+        for choice in choices:
+            if choice.prompt_logprobs is not None:
+                more["prompt_logprobs"] = self._writer.prompt(choice.prompt_logprobs)
+        return more | ({"prompt_token_ids": list(choices[0].prompt.ids)} if self._token_ids else {})
+
+    def _chunk(self, choice: Choice, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def _shown(self, logprobs: Sequence[PositionLogprobs]) -> dict[str, Any] | None:
+        return self._writer.chat(logprobs) if self._logprobs else None
+
+
+def template_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Scalars for the template. Raises RequestError for names that are not the client's to give."""
+    for name in given:
+        if name in RESERVED or not name.isidentifier():
+            raise RequestError(f"chat_template_kwargs: {name!r} cannot be given", param="chat_template_kwargs")
+    return dict(given)
+
+
+def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raises RequestError, UnsupportedError that name the message and its field."""
+    if not 0 < len(messages) <= MAX_MESSAGES:
+        raise RequestError(f"messages: 1 to {MAX_MESSAGES} messages, not {len(messages)}", param="messages")
+    for place, message in enumerate(messages):
+        _check_message(message, f"messages[{place}]")
+
+
+def _check_message(message: Mapping[str, Any], where: str) -> None:
+    role = message.get("role")
+    if role not in ROLES:
+        raise RequestError(f"{where}.role is one of {', '.join(ROLES)}, not {role!r}", param=f"{where}.role")
+    for name, value in message.items():
+        if name not in _MESSAGE_FIELDS and value is not None:
+            raise RequestError(f"unknown field {where}.{name}", code="unknown_field", param=f"{where}.{name}")
+    content = message.get("content")
+    if content is None and role not in ("assistant", "tool"):
+        raise RequestError(f"{where}.content is required", code="missing_field", param=f"{where}.content")
+    if content is not None and not isinstance(content, (str, list)):
+        raise RequestError(f"{where}.content is a string or a list of parts", param=f"{where}.content")
+    for number, part in enumerate(content if isinstance(content, list) else ()):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind in _PARTS:
+            at = f"{where}.content[{number}]"
+            raise UnsupportedError(f"{at}: {_PARTS[kind]} are not supported, only text", param=at)

@@ -1,0 +1,102 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo.engine.outputs import PositionLogprobs, StreamDelta
+from octavo.errors import RequestError
+from octavo.server.openai.endpoint import Endpoint
+from octavo.server.openai.fields import read
+from octavo.server.openai.generation import Choice, Job, Prompt
+from octavo.server.openai.logprobs import LogprobWriter, Offsets
+from octavo.server.openai.shapes import CompletionRequest, check_choices, read_prompts, sampling_params
+from octavo.text.tokenizer import Tokenizer
+
+
+class CompletionEndpoint(Endpoint):
+    async def job(self, body: Mapping[str, Any], tenant: str, request_id: str) -> Job:
+        asked = read(body, CompletionRequest)
+        self.check_model(asked.model)
+        check_choices(asked)
+        of_prompt = asked.logprobs if asked.echo and asked.logprobs is not None else asked.prompt_logprobs
+        params = sampling_params(
+            asked,
+            max_tokens=asked.max_tokens,
+            logprobs=asked.logprobs,
+            prompt_logprobs=of_prompt,
+        )
+        prompts = await asyncio.to_thread(self._prompts, read_prompts(asked.prompt))
+        fitted = [self.fit(params, len(prompt.ids), asked.max_tokens) for prompt in prompts]
+        style = CompletionStyle(self.llm.tokenizer, asked)
+        return self.begin(asked, prompts, fitted, style, tenant, request_id)
+
+    def _prompts(self, given: Sequence[str | list[int]]) -> list[Prompt]:
+        return [
+            Prompt(tuple(self.llm.tokenizer.encode(one, add_special=True, parse_special=True)), one)
+            if isinstance(one, str)
+            else Prompt(self._checked(one))
+            for one in given
+        ]
+
+    def _checked(self, ids: Sequence[int]) -> tuple[int, ...]:
+        size = self.llm.info.vocab_size
+        for token in ids:
+            if not 0 <= token < size:
+                raise RequestError(f"prompt: {token} is no token id of a vocabulary of {size}", param="prompt")
+        return tuple(ids)
+
+
+class CompletionStyle:
+    prefix = "cmpl"
+    whole_object = "text_completion"
+    chunk_object = "text_completion"
+
+    def __init__(self, tokenizer: Tokenizer, asked: CompletionRequest) -> None:
+        self._tokenizer = tokenizer
+        self._writer = LogprobWriter(tokenizer, asked.logprobs or 0)
+        self._asked = asked
+        self._offsets: dict[int, Offsets] = {}
+
+    def whole(self, choice: Choice) -> dict[str, Any]:
+        shown = self._shown(choice, choice.text, choice.token_ids, choice.logprobs, opening=True)
+        return shown | {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
+
+    def chunks(self, choice: Choice, delta: StreamDelta) -> list[dict[str, Any]]:
+        shown = self._shown(choice, delta.text, delta.token_ids, delta.logprobs or (), opening=choice.fresh)
+        return [shown | {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}]
+
+    def extras(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        return {}
+
+    def _shown(
+        self, choice: Choice, text: str, ids: Sequence[int], logprobs: Sequence[PositionLogprobs], *, opening: bool
+    ) -> dict[str, Any]:
+        """A choice object for these tokens; the opening one holds what there is of the prompt."""
+        prompt = choice.prompt
+        shown: dict[str, Any] = {"index": choice.index}
+        if opening and self._asked.return_token_ids:
+            shown["prompt_token_ids"] = list(prompt.ids)
+        if opening and choice.prompt_logprobs is not None and self._asked.prompt_logprobs is not None:
+            shown["prompt_logprobs"] = self._writer.prompt(choice.prompt_logprobs)
+        if self._asked.return_token_ids:
+            shown["token_ids"] = list(ids)
+        positions: list[PositionLogprobs | None] = list(logprobs)
+        if opening and self._asked.echo:
+            text = self._prompt_text(prompt) + text
+            ids = [*prompt.ids, *ids]
+            positions = [*(choice.prompt_logprobs or ()), *positions]
+        return shown | {"text": text, "logprobs": self._logprobs(choice, ids, positions)}
+
+    def _logprobs(
+        self, choice: Choice, ids: Sequence[int], positions: Sequence[PositionLogprobs | None]
+    ) -> dict[str, Any] | None:
+        if self._asked.logprobs is None:
+            return None
+        offsets = self._offsets.setdefault(choice.index, Offsets(self._tokenizer, opening=self._asked.echo))
+        return self._writer.text(positions, ids, offsets.of(ids))
+
+    def _prompt_text(self, prompt: Prompt) -> str:
+        return self._tokenizer.decode(prompt.ids) if prompt.text is None else prompt.text
