@@ -1,7 +1,6 @@
 """The real file: ids by the rule that its metadata names (digits one by one, then byte-level), and its template."""
 
 import pytest
-from gguf import GGUFReader
 from text_toys import STRINGS
 from tokenizers import AddedToken, models, pre_tokenizers
 from tokenizers import Tokenizer as Core
@@ -10,6 +9,7 @@ from octavo.errors import MissingFileError
 from octavo.text.chat import ChatTemplate
 from octavo.text.detokenizer import Detokenizer
 from octavo.text.tokenizer import Tokenizer
+from octavo.weights.checkpoint import open_checkpoint
 from octavo.weights.fetch import resolve
 
 
@@ -19,8 +19,9 @@ def metadata():
         path = resolve("smollm2:135m")
     except MissingFileError as missing:
         pytest.skip(missing.message)
-    fields = GGUFReader(path).fields
-    return {name: field.contents() for name, field in fields.items() if name.startswith("tokenizer.")}
+    checkpoint = open_checkpoint(path)
+    yield checkpoint.tokenizer
+    checkpoint.close()
 
 
 @pytest.fixture(scope="module")
