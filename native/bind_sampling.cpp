@@ -108,7 +108,8 @@ double gumbel_noise(uint64_t seed, uint32_t index, uint32_t token, uint32_t purp
 void init_state(SamplingState* self, double temperature, int32_t top_k, double top_p, double min_p, float presence,
                 float frequency, float repetition, uint64_t seed, std::vector<std::pair<int32_t, float>> bias,
                 nb::object allowed, const std::vector<int32_t>& prompt) {
-  SamplingOptions o = {temperature, top_p, min_p, top_k, presence, frequency, repetition, seed, std::move(bias), {}, false};
+  SamplingOptions o = {temperature, top_p,      min_p, top_k,           presence,
+                       frequency,   repetition, seed,  std::move(bias), {},       false};
   if (!allowed.is_none()) {
     o.allowed = nb::cast<std::vector<int32_t>>(allowed);
     o.has_allowed = true;

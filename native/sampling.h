@@ -1,7 +1,8 @@
 // Choosing tokens: one pure function of a row of logits, a request's parameters and counts, and the noise's key.
 //
-// Order: logits -> bias, repetition, presence and frequency penalties, allowed ids, bans, grammar mask -> temperature ->
-// min-p -> top-k -> top-p, each on the mass that the one before leaves -> argmax of d + Gumbel noise. Ties: lower id.
+// Order: logits -> bias, repetition, presence and frequency penalties, allowed ids, bans, grammar mask ->
+// temperature -> min-p -> top-k -> top-p, each on the mass that the one before leaves -> argmax of d + Gumbel noise,
+// where d = (logit - max) / temperature. Ties: lower id.
 #pragma once
 #include <cstddef>
 #include <cstdint>

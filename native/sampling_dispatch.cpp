@@ -14,11 +14,18 @@ extern const SamplingKernels sampling_table;
 namespace avx512 {
 extern const SamplingKernels sampling_table;
 }
+namespace amx {
+extern const SamplingKernels sampling_table;
+}
 
 const SamplingKernels& sampling_kernels(int isa) {
-  static const int most = isa_supported(Isa::AVX512) ? 2 : isa_supported(Isa::AVX2) ? 1 : 0;
-  if (isa < 0 || isa > most) isa = most;
-  return isa == 2 ? avx512::sampling_table : isa == 1 ? avx2::sampling_table : portable::sampling_table;
+  static const SamplingKernels* const tables[] = {&portable::sampling_table, &avx2::sampling_table,
+                                                  &avx512::sampling_table, &amx::sampling_table};
+  static const int most = isa_supported(Isa::AMX)      ? 3
+                          : isa_supported(Isa::AVX512) ? 2
+                          : isa_supported(Isa::AVX2)   ? 1
+                                                       : 0;
+  return *tables[isa < 0 || isa > most ? most : isa];
 }
 #else
 const SamplingKernels& sampling_kernels(int) { return portable::sampling_table; }

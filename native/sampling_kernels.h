@@ -47,7 +47,7 @@ struct SamplingKernels {
   void (*draw)(const float* x, int n, const float* block_max, const Survivors& s, const NoiseKey& key, Winner& best);
 };
 
-// isa: 0 portable, 1 avx2, 2 avx512; -1 the best that this processor has. Classes that it lacks give the next lower.
+// isa: a class (linear.h, Isa) up to AMX; -1, or one that this processor lacks: the best that it has.
 const SamplingKernels& sampling_kernels(int isa);
 
 }  // namespace octavo

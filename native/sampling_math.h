@@ -1,4 +1,4 @@
-// Arithmetic of sampling, written out so that bits depend on nothing but IEEE 754: Philox, exp, log, Gumbel noise, mass.
+// Arithmetic of sampling, written out so that bits depend on IEEE 754 alone: Philox, exp, log, Gumbel noise, mass.
 //
 // Everything has internal linkage: this header is compiled once per instruction-set class as well, and no class may
 // hand its code to another through the linker. Contraction is off for the whole build.
@@ -60,7 +60,8 @@ static constexpr double gumbel(uint32_t r) {
   return -log_double(-log_double(u));
 }
 
-// A float at or above gumbel(r), loose by less than 0.1: -ln u >= 1 - u, and ln is bounded by its chords at powers of 2.
+// A float at or above gumbel(r), close to it where it is large: -ln u >= 1 - u, and ln lies above its chords between
+// powers of 2.
 static constexpr float gumbel_bound(uint32_t r) {
   float t = float(int32_t(~r >> 1)) + 0.25f;  // (1 - u) 2^31, from below
   float log2_t = float(bits_of<int32_t>(t)) * 0x1p-23f;  // exponent and mantissa read as one number

@@ -7,8 +7,6 @@
 #include <immintrin.h>
 #endif
 
-#ifndef OCTAVO_ISA_amx  // the widest class here is avx512
-
 namespace octavo::OCTAVO_ISA_NAME {
 
 using namespace sampling_math;
@@ -193,5 +191,3 @@ extern const SamplingKernels sampling_table;
 const SamplingKernels sampling_table = {scan, mass, histogram, gather, draw};
 
 }  // namespace octavo::OCTAVO_ISA_NAME
-
-#endif
