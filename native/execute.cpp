@@ -194,8 +194,15 @@ void Step::attention(const BoundOp& op, uint8_t* own) const {
   a.index = header.index, a.parent = header.parent, a.tiles = list.data();
   const int32_t tasks = static_cast<int32_t>(list.size()) * kv_heads;
   std::atomic<int32_t>& next = counter(op);
-  for (int32_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
-    kernels.attention(a, task / kv_heads, task % kv_heads, own + 3 * linear_scratch);
+  auto claim = [&]() -> Task {
+    const int32_t number = next.fetch_add(1, std::memory_order_relaxed);
+    return number < tasks ? Task{number / kv_heads, number % kv_heads} : Task{-1, 0};
+  };
+  // One is claimed ahead, so that its first keys are on their way while the one before is computed.
+  for (Task task = claim(); task.tile >= 0;) {
+    const Task following = claim();
+    kernels.attention(a, task, following, own + 3 * linear_scratch);
+    task = following;
   }
 }
 

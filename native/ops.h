@@ -73,6 +73,11 @@ struct Tile {
   int32_t row, rows, slot;
 };
 
+// One tile for one KV head. tile -1: none.
+struct Task {
+  int32_t tile, kv_head;
+};
+
 struct AttentionArgs {
   CacheView cache;
   const float* q;  // [rows, heads, d]
@@ -93,7 +98,7 @@ struct OpKernels {
   void (*scale)(const ElementArgs&, int row_begin, int row_end);     // out = a * scale
   void (*quantize)(const ElementArgs&, int row_begin, int row_end);  // out16 = bf16(a)
   void (*kv_write)(const KVWriteArgs&, int row_begin, int row_end);
-  void (*attention)(const AttentionArgs&, int tile, int kv_head, uint8_t* scratch);
+  void (*attention)(const AttentionArgs&, Task task, Task next, uint8_t* scratch);  // next: fetched ahead
 };
 const OpKernels& op_kernels(Isa isa);
 

@@ -10,7 +10,7 @@
 
 namespace octavo::OCTAVO_ISA_NAME {
 
-extern void attention(const AttentionArgs&, int tile, int kv_head, uint8_t* scratch);
+extern void attention(const AttentionArgs&, Task task, Task next, uint8_t* scratch);
 
 namespace {
 
@@ -20,12 +20,16 @@ constexpr int BLOCK_Q = 4, BLOCK_V = 4;  // query vectors and 16-lane vectors he
 constexpr int BLOCK_Q = 2, BLOCK_V = 2;
 #endif
 
+// Two bf16, and one; the same bytes are written as the one and read as the other.
+typedef uint32_t __attribute__((may_alias)) pair;
+typedef uint16_t __attribute__((may_alias)) half;
+
 // One tile's working memory, carved out of the thread's scratch. Q vectors: row-major, `group` of each row.
 struct Work {
   int vectors, group, d, padded_d;
-  uint32_t* q;          // [vectors][d / 2] pairs
+  pair* q;          // [vectors][d / 2] pairs
   float* s;             // [vectors][128]
-  uint32_t* p;          // [vectors][64] pairs
+  pair* p;          // [vectors][64] pairs
   float *o, *o_all;     // [vectors][padded_d]: this segment, the merged ones
   float *m, *l;         // [vectors]: running maximum (of scaled scores, base 2) and sum, this segment
   float *m_all, *l_all;
@@ -33,10 +37,11 @@ struct Work {
   uint16_t *k_copy, *v_copy;  // pages gathered for this chunk
 };
 
-// The pages of one chunk: where to read K and V.
+// The pages of one chunk: where to read K and V, and the K that will be read after it (null: nothing to fetch).
 struct Pages {
-  const uint32_t* k[CHUNK_PAGES];
-  const uint32_t* v[CHUNK_PAGES];
+  const pair* k[CHUNK_PAGES];
+  const pair* v[CHUNK_PAGES];
+  const pair* next_k[CHUNK_PAGES];
   int count;
 };
 
@@ -44,6 +49,9 @@ struct Pages {
 struct Path {
   int length, base;
 };
+
+// Into the second cache: the first is full of what this chunk is using.
+inline void fetch_line(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 inline uint8_t* carve(uint8_t*& at, size_t bytes) {
   uint8_t* begin = at;
@@ -55,9 +63,9 @@ inline Work carve_work(uint8_t* scratch, int d, int padded_d, int group, int row
   Work w;
   const size_t n = static_cast<size_t>(rows) * group;
   w.vectors = static_cast<int>(n), w.group = group, w.d = d, w.padded_d = padded_d;
-  w.q = reinterpret_cast<uint32_t*>(carve(scratch, n * d * 2));
+  w.q = reinterpret_cast<pair*>(carve(scratch, n * d * 2));
   w.s = reinterpret_cast<float*>(carve(scratch, n * CHUNK_TOKENS * 4));
-  w.p = reinterpret_cast<uint32_t*>(carve(scratch, n * CHUNK_TOKENS * 2));
+  w.p = reinterpret_cast<pair*>(carve(scratch, n * CHUNK_TOKENS * 2));
   w.o = reinterpret_cast<float*>(carve(scratch, n * padded_d * 4));
   w.o_all = reinterpret_cast<float*>(carve(scratch, n * padded_d * 4));
   w.m = reinterpret_cast<float*>(carve(scratch, n * 4));
@@ -66,8 +74,8 @@ inline Work carve_work(uint8_t* scratch, int d, int padded_d, int group, int row
   w.l_all = reinterpret_cast<float*>(carve(scratch, n * 4));
   w.first = reinterpret_cast<int*>(carve(scratch, rows * 4));
   w.last = reinterpret_cast<int*>(carve(scratch, rows * 4));
-  w.k_copy = reinterpret_cast<uint16_t*>(carve(scratch, CHUNK_PAGES * 32 * padded_d));
-  w.v_copy = reinterpret_cast<uint16_t*>(carve(scratch, CHUNK_PAGES * 32 * padded_d));
+  w.k_copy = reinterpret_cast<half*>(carve(scratch, CHUNK_PAGES * 32 * padded_d));
+  w.v_copy = reinterpret_cast<half*>(carve(scratch, CHUNK_PAGES * 32 * padded_d));
   return w;
 }
 
@@ -82,10 +90,20 @@ inline int path_row(const AttentionArgs& a, int row, const Path& path, int depth
   return row;
 }
 
-// Copies the tokens [first, last) of the page that starts at `begin` and zeroes the others, so that nothing invisible
-// (it may be NaN) is multiplied. Tokens of a path come from where they are stored.
+// V of the tokens [first, last) of the page that starts at `begin`, the others zero, so that nothing invisible (it may
+// be NaN) is multiplied. K needs no such care: what is invisible in its lanes is replaced before it is used.
+inline void cut_page(const Work& w, const pair* from, int begin, int first, int last, pair* to) {
+  for (int step = 0; step < PAGE_TOKENS / 2; ++step) {
+    const int index = begin + 2 * step;
+    const uint32_t low = index >= first && index < last ? 0xffffu : 0, high = index + 1 >= first && index + 1 < last ? ~0xffffu : 0;
+    const uint32_t keep = low | high;
+    for (int i = 0; i < w.padded_d; ++i) to[step * w.padded_d + i] = from[step * w.padded_d + i] & keep;
+  }
+}
+
+// The same page for a draft of a tree: K and V of each visible token from where it is stored.
 inline void gather_page(const AttentionArgs& a, const int32_t* table, int kv_head, int row, const Path& path, int begin,
-                        int first, int last, uint16_t* k, uint16_t* v) {
+                        int first, int last, half* k, half* v) {
   const CacheView& c = a.cache;
   __builtin_memset(k, 0, c.page_bytes);
   __builtin_memset(v, 0, c.page_bytes);
@@ -95,9 +113,9 @@ inline void gather_page(const AttentionArgs& a, const int32_t* table, int kv_hea
     const int stored = index < path.base ? index : a.index[path_row(a, row, path, index - path.base + 1)];
     const int from = stored % PAGE_TOKENS;
     const uint8_t* page = page_at(c, table, stored, kv_head);
-    const auto* k_from = reinterpret_cast<const uint16_t*>(page + c.k_offset) + from * 2;
-    const auto* v_from = reinterpret_cast<const uint16_t*>(page + c.v_offset) + from / 2 * c.padded_d * 2 + from % 2;
-    uint16_t *k_to = k + lane * 2, *v_to = v + lane / 2 * c.padded_d * 2 + lane % 2;
+    const auto* k_from = reinterpret_cast<const half*>(page + c.k_offset) + from * 2;
+    const auto* v_from = reinterpret_cast<const half*>(page + c.v_offset) + from / 2 * c.padded_d * 2 + from % 2;
+    half *k_to = k + lane * 2, *v_to = v + lane / 2 * c.padded_d * 2 + lane % 2;
     for (int i = 0; i < c.d; i += 2) {
       k_to[i * PAGE_TOKENS] = k_from[i * PAGE_TOKENS];
       k_to[i * PAGE_TOKENS + 1] = k_from[i * PAGE_TOKENS + 1];
@@ -106,42 +124,53 @@ inline void gather_page(const AttentionArgs& a, const int32_t* table, int kv_hea
   }
 }
 
+// Addresses of the K pages of the chunk at `begin`, as far as `last`; null beyond.
+inline void chunk_keys(const CacheView& c, const int32_t* table, int kv_head, int begin, int last, const pair** k) {
+  for (int i = 0, at = begin; i < CHUNK_PAGES; ++i, at += PAGE_TOKENS) {
+    k[i] = at < last ? reinterpret_cast<const pair*>(page_at(c, table, at, kv_head) + c.k_offset) : nullptr;
+  }
+}
+
 // Pages of the chunk at `begin` that hold indices of [first, last), the tile's visible range.
-inline Pages chunk_pages(const AttentionArgs& a, const Work& w, const int32_t* table, int kv_head, int row,
-                         const Path& path, int begin, int first, int last) {
+inline void chunk_pages(const AttentionArgs& a, const Work& w, const int32_t* table, int kv_head, int row,
+                        const Path& path, int begin, int first, int last, Pages& pages) {
   const CacheView& c = a.cache;
-  Pages pages;
   pages.count = 0;
   for (int at = begin; at < begin + CHUNK_TOKENS && at < last; at += PAGE_TOKENS, ++pages.count) {
-    const bool whole = at >= first && at + PAGE_TOKENS <= last && at + PAGE_TOKENS <= path.base;
-    if (whole) {
-      const uint8_t* page = page_at(c, table, at, kv_head);
-      pages.k[pages.count] = reinterpret_cast<const uint32_t*>(page + c.k_offset);
-      pages.v[pages.count] = reinterpret_cast<const uint32_t*>(page + c.v_offset);
-    } else {
-      uint16_t* k = w.k_copy + pages.count * (c.page_bytes / 2);
-      uint16_t* v = w.v_copy + pages.count * (c.page_bytes / 2);
-      gather_page(a, table, kv_head, row, path, at, first, last, k, v);
-      pages.k[pages.count] = reinterpret_cast<const uint32_t*>(k);
-      pages.v[pages.count] = reinterpret_cast<const uint32_t*>(v);
+    const size_t copy = pages.count * (c.page_bytes / 2);
+    if (last > path.base && at + PAGE_TOKENS > path.base) {
+      gather_page(a, table, kv_head, row, path, at, first, last, w.k_copy + copy, w.v_copy + copy);
+      pages.k[pages.count] = reinterpret_cast<const pair*>(w.k_copy + copy);
+      pages.v[pages.count] = reinterpret_cast<const pair*>(w.v_copy + copy);
+      continue;
     }
+    const uint8_t* page = page_at(c, table, at, kv_head);
+    pages.k[pages.count] = reinterpret_cast<const pair*>(page + c.k_offset);
+    pages.v[pages.count] = reinterpret_cast<const pair*>(page + c.v_offset);
+    if (at >= first && at + PAGE_TOKENS <= last) continue;
+    auto* cut = reinterpret_cast<pair*>(w.v_copy + copy);
+    cut_page(w, pages.v[pages.count], at, first, last, cut);
+    pages.v[pages.count] = cut;
   }
-  return pages;
 }
 
 template <int Q, int P>
 inline void score_block(const Work& w, const Pages& pages, int vector, int page) {
+  const bool fetch = vector == 0;
   vf acc[Q][P];
   const uint32_t *q[Q], *k[P];
   for (int i = 0; i < Q; ++i) q[i] = w.q + static_cast<size_t>(vector + i) * (w.d / 2);
   for (int j = 0; j < P; ++j) k[j] = pages.k[page + j];
   for (int i = 0; i < Q; ++i)
     for (int j = 0; j < P; ++j) acc[i][j] = vset(0.0f);
-  for (int pair = 0; pair < w.d / 2; ++pair) {
+  for (int step = 0; step < w.d / 2; ++step) {
     vp keys[P];
-    for (int j = 0; j < P; ++j) keys[j] = pload(k[j] + pair * PAGE_TOKENS);
+    for (int j = 0; j < P; ++j) keys[j] = pload(k[j] + step * PAGE_TOKENS);
+    if (fetch) {  // V of these pages, a line a step: it is wanted right after the scores
+      for (int j = 0; j < P; ++j) fetch_line(pages.v[page + j] + step * PAGE_TOKENS);
+    }
     for (int i = 0; i < Q; ++i) {
-      const vp query = pset(q[i][pair]);
+      const vp query = pset(q[i][step]);
       for (int j = 0; j < P; ++j) acc[i][j] = dp(acc[i][j], query, keys[j]);
     }
   }
@@ -160,18 +189,22 @@ inline void score_vectors(const Work& w, const Pages& pages, int vector) {
 template <int Q, int V>
 inline void value_block(const Work& w, const Pages& pages, int vector, int at) {
   vf acc[Q][V];
-  const uint32_t* p[Q];
+  const pair* p[Q];
   for (int i = 0; i < Q; ++i) {
     p[i] = w.p + (vector + i) * (CHUNK_TOKENS / 2);
     for (int j = 0; j < V; ++j) acc[i][j] = vload(w.o + (vector + i) * w.padded_d + at + j * LANES);
   }
   for (int page = 0; page < pages.count; ++page) {
-    const uint32_t* v = pages.v[page] + at;
-    for (int pair = 0; pair < PAGE_TOKENS / 2; ++pair) {
+    const pair* v = pages.v[page] + at;
+    const pair* ahead = vector == 0 && at == 0 ? pages.next_k[page] : nullptr;
+    for (int step = 0; step < PAGE_TOKENS / 2; ++step) {
       vp values[V];
-      for (int j = 0; j < V; ++j) values[j] = pload(v + pair * w.padded_d + j * LANES);
+      for (int j = 0; j < V; ++j) values[j] = pload(v + step * w.padded_d + j * LANES);
+      if (ahead) {  // K of the chunk to come, spread over this one
+        for (int i = 0; i < w.padded_d; i += LANES) fetch_line(ahead + step * w.padded_d + i);
+      }
       for (int i = 0; i < Q; ++i) {
-        const vp weight = pset(p[i][page * (PAGE_TOKENS / 2) + pair]);
+        const vp weight = pset(p[i][page * (PAGE_TOKENS / 2) + step]);
         for (int j = 0; j < V; ++j) acc[i][j] = dp(acc[i][j], weight, values[j]);
       }
     }
@@ -191,7 +224,7 @@ inline void value_vectors(const Work& w, const Pages& pages, int vector) {
 // Scores of one vector -> P in bf16 and the segment's running maximum and sum; lanes [first, last) are visible.
 inline void soften(const Work& w, int vector, int pages, int first, int last, float scale) {
   const float* s = w.s + vector * CHUNK_TOKENS;
-  auto* p = reinterpret_cast<uint16_t*>(w.p + vector * (CHUNK_TOKENS / 2));
+  auto* p = reinterpret_cast<half*>(w.p + vector * (CHUNK_TOKENS / 2));
   if (first >= last) {
     __builtin_memset(p, 0, pages * PAGE_TOKENS * 2);
     return;
@@ -267,8 +300,25 @@ inline void merge_segment(const Work& w) {
   }
 }
 
+// Visible indices [first, last) of a row that is no draft of a tree.
+inline void visible(const AttentionArgs& a, int row, int* first, int* last) {
+  *last = a.index[row] + 1;
+  *first = a.window > 0 && *last > a.window ? *last - a.window : 0;
+}
+
+// The first K that task `next` will read.
+inline void next_keys(const AttentionArgs& a, const Task& next, const pair** k) {
+  for (int i = 0; i < CHUNK_PAGES; ++i) k[i] = nullptr;
+  if (next.tile < 0) return;
+  const Tile& tile = a.tiles[next.tile];
+  int first, last;
+  visible(a, tile.row, &first, &last);
+  const int32_t* table = a.cache.table + static_cast<size_t>(tile.slot) * a.cache.max_blocks;
+  chunk_keys(a.cache, table, next.kv_head, first / CHUNK_TOKENS * CHUNK_TOKENS, last, k);
+}
+
 inline void load_queries(const AttentionArgs& a, const Work& w, const Tile& tile, int kv_head) {
-  auto* to = reinterpret_cast<uint16_t*>(w.q);
+  auto* to = reinterpret_cast<half*>(w.q);
   for (int r = 0; r < tile.rows; ++r) {
     const float* q = a.q + (static_cast<size_t>(tile.row + r) * a.heads + kv_head * w.group) * w.d;
     for (int i = 0; i < w.group * w.d; ++i) *to++ = to_bf16(q[i]);
@@ -294,9 +344,9 @@ inline void store_rows(const AttentionArgs& a, const Work& w, const Tile& tile, 
 
 }  // namespace
 
-void attention(const AttentionArgs& a, int tile_number, int kv_head, uint8_t* scratch) {
+void attention(const AttentionArgs& a, Task task, Task next, uint8_t* scratch) {
   const CacheView& c = a.cache;
-  const Tile tile = a.tiles[tile_number];
+  const Tile tile = a.tiles[task.tile];
   const Work w = carve_work(scratch, c.d, c.padded_d, a.heads / c.kv_heads, tile.rows);
   const int32_t* table = c.table + static_cast<size_t>(tile.slot) * c.max_blocks;
 
@@ -308,22 +358,30 @@ void attention(const AttentionArgs& a, int tile_number, int kv_head, uint8_t* sc
   }
   int first = 0x7fffffff, last = 0;
   for (int r = 0; r < tile.rows; ++r) {
-    w.last[r] = path.length ? path.base + path.length : a.index[tile.row + r] + 1;
-    w.first[r] = a.window > 0 && w.last[r] > a.window ? w.last[r] - a.window : 0;
+    visible(a, tile.row + r, &w.first[r], &w.last[r]);
+    if (path.length) {
+      w.last[r] = path.base + path.length;
+      w.first[r] = a.window > 0 && w.last[r] > a.window ? w.last[r] - a.window : 0;
+    }
     if (w.first[r] < first) first = w.first[r];
     if (w.last[r] > last) last = w.last[r];
   }
-  load_queries(a, w, tile, kv_head);
+  load_queries(a, w, tile, task.kv_head);
   for (int i = 0; i < w.vectors; ++i) w.m_all[i] = LOWEST, w.l_all[i] = 0.0f;
+  Pages pages;
   for (int segment = first / SEGMENT_TOKENS * SEGMENT_TOKENS; segment < last; segment += SEGMENT_TOKENS) {
     start_segment(w);
     for (int begin = segment; begin < segment + SEGMENT_TOKENS && begin < last; begin += CHUNK_TOKENS) {
       if (begin + CHUNK_TOKENS <= first) continue;
-      run_chunk(a, w, chunk_pages(a, w, table, kv_head, tile.row, path, begin, first, last), begin);
+      chunk_pages(a, w, table, task.kv_head, tile.row, path, begin, first, last, pages);
+      const int after = begin + CHUNK_TOKENS;
+      if (after < last && !path.length) chunk_keys(c, table, task.kv_head, after, last, pages.next_k);
+      else next_keys(a, next, pages.next_k);
+      run_chunk(a, w, pages, begin);
     }
     merge_segment(w);
   }
-  store_rows(a, w, tile, kv_head);
+  store_rows(a, w, tile, task.kv_head);
 }
 
 }  // namespace octavo::OCTAVO_ISA_NAME

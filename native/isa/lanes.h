@@ -55,11 +55,11 @@ OCTAVO_INLINE vf vkeep(vf x, int first, int last, vf other) {
 }
 OCTAVO_INLINE vf vround(vf x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 OCTAVO_INLINE vf vscale(vf x, vf n) { return _mm512_scalef_ps(x, n); }  // x * 2^n, n whole
-OCTAVO_INLINE vp pload(const uint32_t* p) { return _mm512_loadu_si512(p); }
+OCTAVO_INLINE vp pload(const void* p) { return _mm512_loadu_si512(p); }
 OCTAVO_INLINE vp pset(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
 OCTAVO_INLINE vf dp(vf acc, vp x, vp y) { return _mm512_dpbf16_ps(acc, (__m512bh)x, (__m512bh)y); }
-OCTAVO_INLINE void vstore_bf16(uint16_t* p, vf x) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x));
+OCTAVO_INLINE void vstore_bf16(void* p, vf x) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x));
 }
 
 #elif defined(__AVX2__)
@@ -121,9 +121,9 @@ OCTAVO_INLINE __m256 vscale_half(__m256 x, __m256 n) {
   return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), exponent));
 }
 OCTAVO_INLINE vf vscale(vf x, vf n) { return {vscale_half(x.a, n.a), vscale_half(x.b, n.b)}; }  // x * 2^n, n whole
-OCTAVO_INLINE vp pload(const uint32_t* p) {
-  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
-          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+OCTAVO_INLINE vp pload(const void* p) {
+  return {_mm256_loadu_si256(static_cast<const __m256i*>(p)),
+          _mm256_loadu_si256(static_cast<const __m256i*>(p) + 1)};
 }
 OCTAVO_INLINE vp pset(uint32_t x) {
   return {_mm256_set1_epi32(static_cast<int>(x)), _mm256_set1_epi32(static_cast<int>(x))};
@@ -134,10 +134,12 @@ OCTAVO_INLINE __m256 dp_half(__m256 acc, __m256i x, __m256i y) {
   return _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_and_si256(x, high)), _mm256_castsi256_ps(_mm256_and_si256(y, high)), acc);
 }
 OCTAVO_INLINE vf dp(vf acc, vp x, vp y) { return {dp_half(acc.a, x.a, y.a), dp_half(acc.b, x.b, y.b)}; }
-OCTAVO_INLINE void vstore_bf16(uint16_t* p, vf x) {
+OCTAVO_INLINE void vstore_bf16(void* p, vf x) {
   float lanes[LANES];
   vstore(lanes, x);
-  for (int i = 0; i < LANES; ++i) p[i] = to_bf16(lanes[i]);
+  uint16_t bits[LANES];
+  for (int i = 0; i < LANES; ++i) bits[i] = to_bf16(lanes[i]);
+  __builtin_memcpy(p, bits, sizeof bits);
 }
 
 #else
@@ -234,9 +236,9 @@ OCTAVO_INLINE vf vscale(vf x, vf n) {  // x * 2^n, n whole
   OCTAVO_EACH x.q[i] = (f4)((i4)x.q[i] + (((i4)(n.q[i] + magic) - (i4)magic) << 23));
   return x;
 }
-OCTAVO_INLINE vp pload(const uint32_t* p) {
+OCTAVO_INLINE vp pload(const void* p) {
   vp r;
-  OCTAVO_EACH __builtin_memcpy(&r.q[i], p + 4 * i, sizeof(i4));
+  OCTAVO_EACH __builtin_memcpy(&r.q[i], static_cast<const uint8_t*>(p) + 16 * i, sizeof(i4));
   return r;
 }
 OCTAVO_INLINE vp pset(uint32_t x) {
@@ -252,10 +254,12 @@ OCTAVO_INLINE vf dp(vf acc, vp x, vp y) {
   }
   return acc;
 }
-OCTAVO_INLINE void vstore_bf16(uint16_t* p, vf x) {
+OCTAVO_INLINE void vstore_bf16(void* p, vf x) {
   float lanes[LANES];
   vstore(lanes, x);
-  for (int i = 0; i < LANES; ++i) p[i] = to_bf16(lanes[i]);
+  uint16_t bits[LANES];
+  for (int i = 0; i < LANES; ++i) bits[i] = to_bf16(lanes[i]);
+  __builtin_memcpy(p, bits, sizeof bits);
 }
 #undef OCTAVO_EACH
 

@@ -5,7 +5,7 @@
 
 namespace octavo::OCTAVO_ISA_NAME {
 
-extern void attention(const AttentionArgs&, int tile, int kv_head, uint8_t* scratch);
+extern void attention(const AttentionArgs&, Task task, Task next, uint8_t* scratch);
 extern const OpKernels OPS;
 
 // ---- one row at a time

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from forced import Forced
 from odd_model import VOCABULARY, odd_model, prompt
 from stepping import Run, Stepper
 
@@ -31,19 +32,7 @@ def whole(model, isa):
 
 
 def stepper(model, isa, *, threads=1, **options):
-    return Stepper(NativeWith(isa, threads), *model, **options)
-
-
-class NativeWith:
-    """The native executor with a class and a thread count of the test's choosing."""
-
-    def __init__(self, isa, threads):
-        self.inner = executor_for("native")
-        self.isa, self.threads = isa, threads
-        self.lower = self.inner.lower
-
-    def open(self, programs, weights, limits, *, threads):
-        return self.inner.open(programs, weights, limits, threads=self.threads, isa=self.isa)
+    return Stepper(Forced(isa, threads), *model, **options)
 
 
 def test_logits_are_close_to_the_reference(model, whole):
@@ -85,6 +74,47 @@ def test_no_write_recomputes_a_row_from_the_cache(model, isa, whole):
     steps.prompt(tokens)
     again = steps.step(Run(0, LENGTH - 1, (tokens[-1],), no_write=(0,)))
     assert np.array_equal(again[0], whole[-1])
+
+
+@pytest.mark.parametrize("start", [17, 126, 511])
+def test_a_tree_row_has_the_bits_of_plain_decoding(model, isa, start):
+    """Drafts: 1 and 2 follow token 0, 3 follows 1, 4 follows 2, 5 follows 3. Then the path 1, 3, 5 is accepted."""
+    tokens, drafts, parents = prompt(start + 1), (7, 9, 11, 13, 17), (-1, 0, 0, 1, 2, 3)
+    steps = stepper(model, isa, threads=2, length=600)
+    steps.prompt(tokens[:-1])
+    steps.prompt(tokens[:-1], slot=1)
+    steps.prompt(tokens[:-1], slot=2)
+    tree = steps.step(Run(0, start, (tokens[-1], *drafts), parents=parents))
+    long = [steps.step(Run(1, start + i, (t,)))[0] for i, t in enumerate((tokens[-1], 7, 11, 17, 23))]
+    short = [steps.step(Run(2, start + i, (t,)))[0] for i, t in enumerate((tokens[-1], 9, 13))]
+    for row, want in zip(tree, (long[0], long[1], short[1], long[2], short[2], long[3]), strict=True):
+        assert np.array_equal(row, want)
+    accepted = [(0, start + 3, start + 2), (0, start + 5, start + 3)]
+    after = steps.step(Run(0, start + 4, (23,)), copies=accepted)
+    assert np.array_equal(after[0], long[4])
+
+
+def test_copies_read_everything_before_they_write(model, isa):
+    tokens = prompt(40)
+    steps = stepper(model, isa)
+    want = steps.prompt(tokens)[-1]
+    steps.prompt(tokens, slot=1)
+    together = steps.step(Run(0, 39, (tokens[-1],)), copies=[(0, 3, 20), (0, 20, 5)])[0]
+    steps.step(copies=[(1, 20, 5)])
+    apart = steps.step(Run(1, 39, (tokens[-1],)), copies=[(1, 3, 20)])[0]
+    assert not np.array_equal(together, want)
+    assert np.array_equal(together, apart)
+
+
+def test_a_profile_names_every_operator(model, isa):
+    steps = stepper(model, isa, threads=2)
+    session = steps.session
+    session.profile("main", on=True)
+    steps.prompt(prompt(40))
+    names = [name for name, _ in session.profile("main", on=False)]
+    assert names == [op.outs[0] for op in steps.program.ops]
+    assert sum(seconds for _, seconds in session.profile("main", on=False)) > 0
+    assert session.steps == 1 and 0 < session.barriers < len(steps.program.ops)
 
 
 def test_empty_steps_run(model, isa, whole):

@@ -1,0 +1,214 @@
+"""Each native operator against its reference twin. Inputs are embedding rows in f32, so a test chooses every bit.
+
+A program of one operator exports its result as "logits"; both executors run the same lowered program. Bounds: u is
+half a unit in the last place of float32, and 2^-9 that of bfloat16.
+"""
+
+import numpy as np
+import pytest
+from forced import Forced
+from odd_model import to_bf16
+from stepping import Run, Stepper
+
+from octavo.backends import executor_for
+from octavo.program.builder import Builder
+from octavo.program.ir import T
+from octavo.types import KVGroup
+from octavo.weights.kinds import Tensor
+
+native = pytest.importorskip("octavo.backends.native.executor", reason="the native part is not built")
+U = 2.0**-24
+ROWS = 37
+
+
+@pytest.fixture(params=native.available_isas())
+def isa(request):
+    return request.param
+
+
+class Bench:
+    """Builds one program; rows of the weight "x", "y", ... are the inputs of the operator under test."""
+
+    def __init__(self) -> None:
+        self.builder = Builder("bench")
+        self.tensors: dict[str, Tensor] = {}
+
+    def weight(self, name: str, data: np.ndarray, kind: str = "f32") -> str:
+        held = np.ascontiguousarray(data, np.float32) if kind == "f32" else to_bf16(data)
+        self.tensors[name] = Tensor(kind, data.shape, held)
+        return self.builder.weight(name, data.shape, hf=name, gguf=name)
+
+    def input(self, name: str, data: np.ndarray) -> str:
+        return self.builder.embed(name, "token", self.weight(f"{name}.table", data))
+
+    def both(self, isa: str, *steps: list[Run], threads: int = 2, **options) -> tuple[np.ndarray, np.ndarray]:
+        """(native, reference) of the last step, after exporting "logits"."""
+        self.builder.export("logits")
+        program = self.builder.build()
+        got = []
+        for executor in (Forced(isa, threads), executor_for("reference", "bfloat16")):
+            stepper = Stepper(executor, program, self.tensors, **options)
+            got.append([stepper.step(*runs) for runs in steps][-1])
+        assert np.isfinite(got[0]).all() and got[0].std() > 0
+        return got[0], got[1]
+
+
+def rows(width: int, *, seed: int = 0, scale: float = 1.0) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal((ROWS, width)) * scale).astype(np.float32)
+
+
+ALL = [Run(0, 0, tuple(range(ROWS)))]
+
+
+@pytest.mark.parametrize("scale", [1.0, 13.5])
+def test_embed_is_exact(isa, scale):
+    bench = Bench()
+    bench.builder.embed("logits", "token", bench.weight("table", rows(45)), scale=scale)
+    got, want = bench.both(isa, ALL)
+    assert np.array_equal(got, want)
+
+
+def test_take_chooses_rows(isa):
+    bench = Bench()
+    bench.builder.take("logits", bench.input("x", rows(45)), "logit_row")
+    got, want = bench.both(isa, [Run(0, 0, tuple(range(20)), logits_from=13), Run(1, 0, (30, 31), logits_from=1)])
+    assert got.shape == (8, 45) and np.array_equal(got, want)
+
+
+def test_add_and_concat_are_exact(isa):
+    bench = Bench()
+    x, y = bench.input("x", rows(45)), bench.input("y", rows(45, seed=1, scale=1e-3))
+    z = bench.input("z", rows(19, seed=2))
+    bench.builder.concat("logits", bench.builder.add("sum", x, y), z)
+    got, want = bench.both(isa, ALL)
+    assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("width", [1, 16, 45, 576])
+def test_quantize_rounds_to_nearest_even_bit_for_bit(isa, width):
+    bench = Bench()
+    data = rows(width)
+    # Ties to even, to odd, just beside a tie, the largest finite, zeros of both signs.
+    special = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x7F7F0000, 0x00000000, 0x80000000], np.uint32)
+    data.reshape(-1)[: len(special)] = special.view(np.float32)
+    bench.builder.linear("logits", bench.input("x", data), bench.weight("one", np.eye(width, dtype=np.float32), "bf16"))
+    got, want = bench.both(isa, ALL)
+    assert np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("order", ["llama", "fp32_mul", "gemma"])
+@pytest.mark.parametrize(("width", "heads"), [(45, 0), (576, 0), (72, 3), (96, 4)])
+def test_norm(isa, order, width, heads):
+    bench = Bench()
+    weight = bench.weight("w", 1 + 0.3 * rows(width // max(heads, 1))[0])
+    data = rows(width, scale=30.0)
+    data[3] *= 1e-4  # small enough for eps to matter
+    bench.builder.norm("logits", bench.input("x", data), weight, eps=1e-5, order=order, heads=heads)
+    got, want = bench.both(isa, ALL)
+    assert (np.abs(got - want) <= (width + 8) * U * np.abs(want)).all()
+
+
+@pytest.mark.parametrize("act", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("width", [45, 96])
+def test_glu(isa, act, width):
+    bench = Bench()
+    gate = rows(width, scale=4.0)
+    gate[0, :8] = [-90, 90, -20, 20, 0, -0.0, 1e-6, -1e-6]
+    up = rows(width, seed=1)
+    x, y = bench.input("x", gate), bench.input("y", up)
+    bench.builder.export(bench.builder.glu("logits", x, y, act=act))
+    got, want = bench.both(isa, ALL)
+    # The exponent's argument is rounded before exp: an error of |argument| units in the last place of the result.
+    assert (np.abs(got - want) <= 64 * U * (1 + np.abs(gate)) * np.abs(up) + 1e-30).all()
+
+
+@pytest.mark.parametrize("position", [0, 1000, 100_000])
+def test_rope_angles(isa, position):
+    bench = Bench()
+    inv_freq = tuple(float(np.float32(500_000.0 ** (-i / 12))) for i in range(12))
+    bench.builder.rope_angles("logits", "position", inv_freq=inv_freq, factor=1.5)
+    got, want = bench.both(isa, [Run(0, position, (1, 2, 3, 4, 5))], length=100_016)
+    assert np.abs(got - want).max() <= 4 * U * 1.5
+
+
+@pytest.mark.parametrize(("d", "rotary"), [(24, 24), (64, 64), (24, 12), (80, 32)])
+def test_rope(isa, d, rotary):
+    bench = Bench()
+    data = rows(3 * d)
+    inv_freq = tuple(float(np.float32(500.0 ** (-2 * i / rotary))) for i in range(rotary // 2))
+    angles = bench.builder.rope_angles("cs", "position", inv_freq=inv_freq)
+    bench.builder.rope("logits", bench.input("x", data), angles, heads=3, rotary=rotary)
+    got, want = bench.both(isa, ALL)
+    assert np.abs(got - want).max() <= 16 * U * np.abs(data).max()
+
+
+def attention_bench(d, heads, kv_heads, window=0):
+    """q, k and v are rows that bf16 holds exactly: what is left are the rounding of P and the order of sums."""
+    bench = Bench()
+    exact = lambda width, seed, scale: bench.input(  # noqa: E731
+        f"in{seed}", (to_bf16(rows(width, seed=seed, scale=scale)).astype(np.uint32) << 16).view(np.float32)
+    )
+    q, k = exact(heads * d, 3, 2 / d**0.25), exact(kv_heads * d, 4, 2 / d**0.25)
+    v = exact(kv_heads * d, 5, 1.0)
+    b = bench.builder
+    group = b.group(KVGroup("window", "window", window) if window else KVGroup("full", "full"))
+    caches = {"cache_k": b.cache(group, "k", kv_heads * d), "cache_v": b.cache(group, "v", kv_heads * d)}
+    kv = b.kv_write("kv", k, v, **caches, kv_heads=kv_heads)
+    b.attention("logits", q, kv, **caches, heads=heads, kv_heads=kv_heads, scale=d**-0.5, window=window)
+    return bench
+
+
+def tokens(count, seed=0):
+    return tuple(np.random.default_rng(seed).integers(0, ROWS, count).tolist())
+
+
+def assert_attention(got, want):
+    # |v| stays below 4.5; P is rounded to 9 bits, relative.
+    assert np.abs(got - want).max() <= 4.5 * 2.0**-8
+
+
+@pytest.mark.parametrize(
+    ("d", "heads", "kv_heads"), [(2, 3, 1), (24, 6, 3), (64, 9, 3), (80, 4, 4), (96, 4, 2), (128, 8, 1), (256, 2, 1)]
+)
+def test_attention_prompt_and_decode(isa, d, heads, kv_heads):
+    bench = attention_bench(d, heads, kv_heads)
+    prompt = [Run(0, 0, tokens(150)), Run(1, 0, tokens(21, 1))]
+    assert_attention(*bench.both(isa, prompt, [Run(0, 150, tokens(1, 2)), Run(1, 21, tokens(3, 3))], length=160))
+
+
+@pytest.mark.parametrize("count", [511, 512, 513, 1030])
+def test_attention_over_segments(isa, count):
+    bench = attention_bench(24, 6, 3)
+    prompt = [Run(0, 0, tokens(count))]
+    assert_attention(*bench.both(isa, prompt, [Run(0, count, tokens(1, 2))], length=1040))
+
+
+@pytest.mark.parametrize("window", [1, 7, 16, 130, 600])
+def test_attention_sees_its_window_alone(isa, window):
+    bench = attention_bench(24, 6, 3, window)
+    prompt = [Run(0, 0, tokens(700))]
+    assert_attention(*bench.both(isa, prompt, [Run(0, 700, tokens(9, 2))], length=720))
+
+
+def test_a_foreign_export_is_taken_by_row(isa):
+    """A second program takes rows of what the first exported, as drafters do."""
+    from octavo.backends.port import Limits
+
+    bench = Bench()
+    bench.builder.export(bench.input("hidden", rows(45)))
+    second = Builder("draft")
+    second.foreign("hidden", (T, 45))
+    second.export(second.take("taken", "hidden", "source_row"))
+    programs = {"main": bench.builder.build(), "draft": second.build()}
+    forced = Forced(isa)
+    lowered = {name: forced.lower(p, {"hidden.table": "f32"}) for name, p in programs.items()}
+    session = forced.open(lowered, lambda: iter(bench.tensors.items()), Limits(64, 64, 2, 64, 5, 16), threads=1)
+    from stepping import header
+
+    session.run("main", header([Run(0, 0, tuple(range(20)))]))
+    words = header([Run(0, 0, (0, 0, 0))])
+    at = 6 + 7 * 3
+    words[at : at + 3] = [19, 4, 4]
+    session.run("draft", words)
+    assert np.array_equal(session.view("taken"), rows(45)[[19, 4, 4]])
+    assert np.array_equal(session.view("hidden"), rows(45)[:20])
