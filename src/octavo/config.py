@@ -5,10 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from octavo.model_config import ModelConfig, RopeSpec
-
-__all__ = ["EngineConfig", "ModelConfig", "RopeSpec"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:

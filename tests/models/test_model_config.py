@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from octavo.config import ModelConfig
 from octavo.errors import ConfigError, UnsupportedError
+from octavo.model_config import ModelConfig
 from octavo.models.registry import ROWS, program_for
 
 GOOD = {

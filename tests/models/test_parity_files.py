@@ -7,7 +7,7 @@ from test_parity import TOLERANCE
 from tiny import MEMBERS, logits_of, prompt_of, stepper_of, tensors_of, twin
 
 from octavo.backends import executor_for
-from octavo.config import ModelConfig
+from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.program.lower import bind, default_kinds, fuse, quantize
 from octavo.weights.checkpoint import open_checkpoint

@@ -9,8 +9,8 @@ from tiny import logits_of, prompt_of, stepper_of, tensors_of, twin
 from octavo.backends import executor_for
 from octavo.backends.port import Limits
 from octavo.backends.reference.step import Step
-from octavo.config import ModelConfig
 from octavo.errors import EngineError, ResourceError, UnsupportedError
+from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.program.builder import Builder
 from octavo.program.header import NUM_SCALARS

@@ -7,8 +7,8 @@ import torch
 from transformers import LlamaConfig, Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from octavo.config import ModelConfig, RopeSpec
 from octavo.errors import ConfigError
+from octavo.model_config import ModelConfig, RopeSpec
 from octavo.models.rope import frequencies
 
 BASE = {

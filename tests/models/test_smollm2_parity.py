@@ -10,8 +10,8 @@ import transformers
 from stepping import Run, Stepper
 
 from octavo.backends import executor_for
-from octavo.config import ModelConfig
 from octavo.errors import MissingFileError
+from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.weights.checkpoint import open_checkpoint
 from octavo.weights.fetch import resolve

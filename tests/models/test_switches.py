@@ -12,7 +12,7 @@ from test_parity import TOLERANCE
 from tiny import logits_of, prompt_of, tensors_of, twin
 
 from octavo.backends import executor_for
-from octavo.config import ModelConfig
+from octavo.model_config import ModelConfig
 from octavo.models.registry import row_for
 from octavo.weights.kinds import Tensor
 

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from octavo.backends import executor_for
-from octavo.config import ModelConfig
+from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.weights.kinds import Tensor
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from octavo.config import ModelConfig
+from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.program.cost import attended, op_cost, program_cost, stored_bytes
 from octavo.program.lower import bind, default_kinds, fuse, lower, quantize

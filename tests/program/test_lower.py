@@ -2,8 +2,8 @@
 
 import pytest
 
-from octavo.config import ModelConfig
 from octavo.errors import ConfigError, EngineError
+from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.program.builder import Builder
 from octavo.program.ir import T

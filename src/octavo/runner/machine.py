@@ -6,7 +6,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-from octavo import _native
+from octavo.backends.native.executor import available_isas
 from octavo.types import Machine
 
 _CGROUP_LIMITS = (
@@ -39,7 +39,7 @@ def memory() -> tuple[int, int]:
 def read() -> Machine:
     usable, physical = cores()
     total, free = memory()
-    return Machine(usable, physical, tuple(_native.supported_isas()), total, free)
+    return Machine(usable, physical, available_isas(), total, free)
 
 
 def _cgroup_cache(folder: Path) -> int:

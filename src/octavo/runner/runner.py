@@ -27,6 +27,7 @@ from octavo.request import Request, Row, RowResult, StepPlan, StepResult
 from octavo.runner import machine, outcome
 from octavo.runner.batch import Array, HeaderWriter
 from octavo.runner.capacity import Demand, usable_blocks
+from octavo.runner.model import model_config
 from octavo.runner.table import RequestTable
 from octavo.sampling.sampler import Sampler
 from octavo.types import KVGroup
@@ -105,7 +106,7 @@ class Runner:
         checkpoint: Checkpoint,
         begun: float,
     ) -> Runner:
-        model = _model_config(checkpoint)
+        model = model_config(checkpoint)
         max_model_len = _context_length(config, model)
         plain = {TARGET: _tapped(program_for(model, max_model_len), drafter.taps), **drafter.programs}
         source = WeightSource(plain, checkpoint, drafter)
@@ -278,10 +279,3 @@ def _groups(programs: Mapping[str, Program]) -> tuple[KVGroup, ...]:
         for group in program.groups:
             found.setdefault(group.name, group)
     return tuple(found.values())
-
-
-def _model_config(checkpoint: Checkpoint) -> ModelConfig:
-    if checkpoint.format == "hf":
-        return ModelConfig.from_mapping(checkpoint.config)
-    shapes = {name: header.shape for name, header in checkpoint.headers.items()}
-    return ModelConfig.from_gguf(checkpoint.config, shapes, checkpoint.rope_factors() or ())

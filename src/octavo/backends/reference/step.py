@@ -60,7 +60,8 @@ class Pages:
         self.shape = shape
         num_groups = max(groups.values(), default=-1) + 1
         self.tables = torch.zeros((num_groups, shape.max_seqs, shape.max_blocks), dtype=torch.int64)
-        self.memory = torch.zeros((shape.num_blocks, block_bytes(sizes, shape.block_tokens)), dtype=torch.uint8)
+        # numpy's zeros are pages that the system gives when they are touched; torch's are written at once.
+        self.memory = torch.from_numpy(np.zeros((shape.num_blocks, block_bytes(sizes, shape.block_tokens)), np.uint8))
         self.caches: dict[str, torch.Tensor] = {}
         begin = 0
         for name, (elements, dtype) in sizes.items():
