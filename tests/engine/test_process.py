@@ -135,3 +135,17 @@ def _lives(pid):
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+async def test_a_child_that_hangs_stops_nobody_here(llm):
+    """Its socket is full, and still no call of the face waits."""
+    os.kill(llm._engine.pid, signal.SIGSTOP)
+    try:
+        streams = [asyncio.create_task(collect(llm.stream([70] * 50, LONG))) for _ in range(1000)]
+        await asyncio.wait(streams, timeout=0.5)
+        assert not any(task.done() for task in streams)
+        assert llm._engine._outbox.qsize() > 0
+    finally:
+        os.kill(llm._engine.pid, signal.SIGKILL)
+    for deltas in await asyncio.wait_for(asyncio.gather(*streams), 5.0):
+        assert deltas[-1].finish_reason == "error"

@@ -7,6 +7,8 @@ after a fault or the child's death, each open sink gets one error delta and `err
 from __future__ import annotations
 
 import atexit
+import contextlib
+import queue
 import socket
 import subprocess
 import sys
@@ -91,7 +93,7 @@ class ThreadEngine:
         self._stats = parts.stats()
         self._loop = EngineLoop(parts.scheduler, parts.runner, parts.stats, self._take, depth=config.plans_outstanding)
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL))
-        self._thread = threading.Thread(target=self._loop.run, name="octavo-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="octavo-engine", daemon=True)
         self._thread.start()
         atexit.register(self.close)
 
@@ -118,7 +120,13 @@ class ThreadEngine:
         self._loop.post(Close())
         if threading.current_thread() is not self._thread:
             self._thread.join()
-        self._sinks.fail(EngineError("the engine is closed", code="engine_closed"))
+
+    def _run(self) -> None:
+        """Whatever ends the loop, no stream stays open."""
+        try:
+            self._loop.run()
+        finally:
+            self._sinks.fail(EngineError("the engine is closed", code="engine_closed"))
 
     def _take(self, update: Update) -> None:
         self._stats = update.stats
@@ -128,7 +136,10 @@ class ThreadEngine:
 
 
 class ProcessEngine:
-    """The engine in a child process, over a socket pair. The child's death is seen as the end of its stream."""
+    """The engine in a child process, over a socket pair. The child's death is seen as the end of its stream.
+
+    Callers never wait for the child: a thread of its own writes, so a child that hangs stops no event loop.
+    """
 
     def __init__(self, config: EngineConfig, *, progress: ProgressHook = no_progress) -> None:
         ours, theirs = socket.socketpair()
@@ -141,16 +152,19 @@ class ProcessEngine:
             )
         self._channel: Channel[Event] = Channel(ours, Event)
         self._sinks = SinkTable()
+        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._closing = False
         self.info: ModelInfo
+        self._writer = threading.Thread(target=self._write, name="octavo-engine-writer", daemon=True)
+        self._writer.start()
         try:
             self._send(Open(config))
             self._await_ready(progress)
         except BaseException:
             self._end_child()
             raise
-        self._thread = threading.Thread(target=self._read, name="octavo-engine-reader", daemon=True)
-        self._thread.start()
+        self._reader = threading.Thread(target=self._read, name="octavo-engine-reader", daemon=True)
+        self._reader.start()
 
     @property
     def error(self) -> OctavoError | None:
@@ -167,8 +181,9 @@ class ProcessEngine:
         return self._child.poll()
 
     def submit(self, request: Request, sink: Sink) -> None:
+        frame = self._channel.pack(Submit(request))
         self._sinks.put(request.id, sink)
-        self._send(Submit(request))
+        self._outbox.put(frame)
 
     def abort(self, request_id: str) -> None:
         self._send(Abort(request_id))
@@ -183,16 +198,18 @@ class ProcessEngine:
         self._closing = True
         self._send(Close())
         self._end_child()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        if threading.current_thread() is not self._reader:
+            self._reader.join()
 
     # ---- inside
     def _send(self, command: Command) -> None:
+        self._outbox.put(self._channel.pack(command))
+
+    def _write(self) -> None:
         """A child that is gone is the reader's to report: it sees the end of the stream."""
-        try:
-            self._channel.send(command)
-        except OSError:
-            return
+        with contextlib.suppress(OSError):
+            while (frame := self._outbox.get()) is not None:
+                self._channel.write(frame)
 
     def _await_ready(self, progress: ProgressHook) -> None:
         while True:
@@ -236,6 +253,7 @@ class ProcessEngine:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
+        self._outbox.put(None)
         self._channel.close()
 
 

@@ -8,6 +8,7 @@ Idle, it sleeps on its inbox. A fault inside a turn ends every request with an e
 
 from __future__ import annotations
 
+import logging
 import queue
 import time
 from collections import deque
@@ -20,6 +21,7 @@ from octavo.engine.wire import Abort, Close, Command, Fault, Finish, Submit, Upd
 from octavo.errors import EngineError, OctavoError
 from octavo.request import FinishReason, Request, StepPlan, StepResult, TokenDelta
 
+_log = logging.getLogger("octavo.engine")
 Emit = Callable[[Update], None]
 # Turns in a row that may bring nothing while requests wait. Each may preempt one, so progress comes long before.
 STALL_TURNS = 1000
@@ -87,6 +89,7 @@ class EngineLoop:
             self._drain()
             self._emit_update(None)
         except Exception as error:
+            _log.exception("the engine has stopped")
             self._end_all(str(error) or type(error).__name__)
             self._emit_update(Fault.of(error))
         finally:

@@ -104,7 +104,7 @@ M = TypeVar("M")
 
 
 class Channel(Generic[M]):
-    """One end of a stream socket. `send` from any thread; `receive` from one."""
+    """One end of a stream socket. Sending from any thread, receiving from one."""
 
     def __init__(self, sock: socket.socket, receives: object) -> None:
         self._socket = sock
@@ -112,13 +112,20 @@ class Channel(Generic[M]):
         self._encoder = msgspec.msgpack.Encoder()
         self._lock = threading.Lock()
 
-    def send(self, message: Command | Event) -> None:
-        """Raises OSError when the peer is gone."""
+    def pack(self, message: Command | Event) -> bytes:
+        """The frame of a message. Raises WireError for one that is too large."""
         body = self._encoder.encode(message)
         if len(body) > MAX_FRAME:
             raise WireError(f"a message of {len(body)} bytes exceeds the frame limit of {MAX_FRAME}")
+        return len(body).to_bytes(4, "little") + body
+
+    def write(self, frame: bytes) -> None:
+        """Blocks while the peer does not read. Raises OSError when it is gone."""
         with self._lock:
-            self._socket.sendall(len(body).to_bytes(4, "little") + body)
+            self._socket.sendall(frame)
+
+    def send(self, message: Command | Event) -> None:
+        self.write(self.pack(message))
 
     def receive(self) -> M | None:
         """The next message; None when the peer has closed its end."""
