@@ -67,12 +67,17 @@ PanelGeometry checked_geometry(const LogicalTensor& t) {
   return panel_geometry(t.kind, t.n, t.group, t.super_scale != nullptr, t.bias != nullptr);
 }
 
-void pack_block_i8(const LogicalTensor& t, const PanelGeometry& g, int row0, int column0, int columns, uint8_t* out) {
+// Byte offset of an i8 within its block.
+int i8_offset(int c, int k) {
+  const int pair = k / 2, lane = c % HALF;
+  return pair / 2 * 128 + c / HALF * 64 + lane / 4 * 16 + pair % 2 * 8 + lane % 4 * 2 + (k & 1);
+}
+
+void pack_block_i8(const LogicalTensor& t, int row0, int column0, int columns, uint8_t* out) {
   const int rows = std::min(PANEL, t.m - row0);
   for (int c = 0; c < rows; c++) {
     const uint8_t* from = (const uint8_t*)t.data + (size_t)(row0 + c) * t.n + column0;
-    uint8_t* to = out + (size_t)(c / HALF) * g.pairs * 32 + (c % HALF) * 2;
-    for (int k = 0; k < columns; k++) to[(k / 2) * 32 + (k & 1)] = from[k];
+    for (int k = 0; k < columns; k++) out[i8_offset(c, k)] = from[k];
   }
 }
 
@@ -86,7 +91,7 @@ void pack_block_u4(const LogicalTensor& t, const PanelGeometry& g, int row0, int
         const uint32_t pair = from[4 * z + j];
         word |= (pair & 15) << (4 * j) | (pair >> 4) << (16 + 4 * j);
       }
-      std::memcpy(out + ((size_t)((c / HALF) * words + z) * HALF + c % HALF) * 4, &word, 4);
+      std::memcpy(out + z * 128 + c * 4, &word, 4);
     }
   }
 }
@@ -112,7 +117,7 @@ void pack_grouped(const LogicalTensor& t, const PanelGeometry& g, int row0, uint
     for (int b = 0; b < g.blocks; b++) {
       const int columns = std::min(2 * g.pairs, t.group - b * 2 * g.pairs), first = i * t.group + b * 2 * g.pairs;
       uint8_t* out = at.blocks + b * g.block_bytes;
-      if (t.kind == WeightKind::I8) pack_block_i8(t, g, row0, first, columns, out);
+      if (t.kind == WeightKind::I8) pack_block_i8(t, row0, first, columns, out);
       else pack_block_u4(t, g, row0, first, columns, out);
     }
   }
@@ -121,7 +126,7 @@ void pack_grouped(const LogicalTensor& t, const PanelGeometry& g, int row0, uint
 // Byte offset of an element in an ungrouped panel.
 size_t float_offset(WeightKind kind, int c, int k) {
   if (kind == WeightKind::F32) return ((size_t)k * PANEL + c) * 4;
-  return (size_t)(k / 32) * 2048 + (size_t)(c / HALF) * 1024 + (size_t)(k % 32 / 2) * 64 + (c % HALF) * 4 + (k & 1) * 2;
+  return (size_t)(k / 2) * 128 + c * 4 + (k & 1) * 2;
 }
 
 void pack_floats(const LogicalTensor& t, int row0, uint8_t* panel) {
@@ -136,12 +141,12 @@ void pack_floats(const LogicalTensor& t, int row0, uint8_t* panel) {
 }
 
 int stored_integer(const PackedLinear& w, const PanelGeometry& g, const uint8_t* blocks, int c, int k) {
-  const int columns = 2 * g.pairs, p = k % columns / 2;
+  const int columns = 2 * g.pairs, pair = k % columns / 2;
   const uint8_t* block = blocks + k / columns * g.block_bytes;
-  if (w.kind == WeightKind::I8) return (int8_t)block[((c / HALF) * g.pairs + p) * 32 + (c % HALF) * 2 + (k & 1)];
+  if (w.kind == WeightKind::I8) return (int8_t)block[i8_offset(c, k % columns)];
   uint32_t word;
-  std::memcpy(&word, block + (((c / HALF) * g.pairs / 4 + p / 4) * HALF + c % HALF) * 4, 4);
-  return word >> (4 * (p % 4) + 16 * (k & 1)) & 15;
+  std::memcpy(&word, block + pair / 4 * 128 + c * 4, 4);
+  return word >> (4 * (pair % 4) + 16 * (k & 1)) & 15;
 }
 
 void unpack_grouped(const PackedLinear& w, const uint8_t* panel, int c, float* out) {

@@ -1,12 +1,13 @@
 // The byte stream of a packed panel: PANEL output channels, all columns. Written by linear.cpp, read by native/isa.
 //
-// A block is 32 columns of 32 channels as [half 2][pair 16][lane 16][2 columns]: lane l of half h is channel 16 h + l.
-//   bf16  uint16                       2,048 bytes
-//   i8    int8                         1,024 bytes
-//   u4    [half 2][4][lane 16] uint32    512 bytes; pair 4 z + j of a lane is in word z: even column in bits 4 j, odd
-//                                      one in bits 16 + 4 j
+// A block is 32 columns (16 pairs of columns) of 32 channels; lane l of half h is channel 16 h + l. Halves alternate line
+// by line, so that the whole panel is one ascending stream: hardware prefetchers lose two interleaved ones.
+//   bf16  [pair 16][half 2][lane 16][2] uint16      2,048 bytes
+//   i8    [pair / 2][half 2][lane / 4][pair % 2][lane % 4][2] int8    1,024 bytes
+//   u4    [pair / 4][half 2][lane 16] uint32          512 bytes; bits 4 j hold the even column of pair 4 z + j, bits
+//                                                   16 + 4 j the odd one
 //   f32   [column][channel] float, no blocks
-// Groups of 16 columns have blocks of 8 pairs. i8 and u4 carry their scales in the stream:
+// Groups of 16 columns have blocks of 8 pairs. Expanded blocks of i8 and u4 are laid out as bf16. i8 and u4 carry their scales in the stream:
 //   f16        per group [scale 64 B][bias 64 B, if any][blocks]
 //   two-level  per 256 columns [super scale 64 B][super bias 64 B, if any][scale 32 B a group][bias 32 B a group, if any]
 //              [blocks of all its groups]

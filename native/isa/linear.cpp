@@ -41,22 +41,25 @@ OCTAVO_INLINE void load_scale(const PackedLinear& w, const GroupParts<const uint
   }
 }
 
-// One stored block of a grouped kind as bf16 integers, [half][pair][lane] words of two columns.
+// One stored block of a grouped kind as bf16 integers, words of two columns.
 static void expand_block(WeightKind kind, int pairs, const uint8_t* in, uint32_t* out) {
   if (kind == WeightKind::U4) {
     const uint32_t* words = (const uint32_t*)in;
-    for (int z = 0; z < 2 * pairs / 4; z++)
+    for (int z = 0; z < pairs / 4; z++)
       for (int j = 0; j < 4; j++)
-        for (int l = 0; l < HALF; l++)
-          out[(z * 4 + j) * HALF + l] = (words[z * HALF + l] >> (4 * j) & 0x000F000Fu) | 0x43004300u;
+        for (int c = 0; c < PANEL; c++)
+          out[(z * 4 + j) * PANEL + c] = (words[z * PANEL + c] >> (4 * j) & 0x000F000Fu) | 0x43004300u;
     return;
   }
-  for (int i = 0; i < 2 * pairs * HALF; i++) {
-    const float low = (float)(int8_t)in[2 * i], high = (float)(int8_t)in[2 * i + 1];
-    uint32_t a, b;
-    __builtin_memcpy(&a, &low, 4);
-    __builtin_memcpy(&b, &high, 4);
-    out[i] = a >> 16 | (b & 0xFFFF0000u);
+  for (int i = 0; i < pairs * 8; i++) {  // i: [pair / 2][half][lane / 4][pair % 2]
+    uint32_t* to = out + (i / 16 * 2 + i % 2) * PANEL + i % 16 / 2 * 4;
+    for (int l = 0; l < 4; l++) {
+      const float low = (float)(int8_t)in[i * 8 + 2 * l], high = (float)(int8_t)in[i * 8 + 2 * l + 1];
+      uint32_t a, b;
+      __builtin_memcpy(&a, &low, 4);
+      __builtin_memcpy(&b, &high, 4);
+      to[l] = a >> 16 | (b & 0xFFFF0000u);
+    }
   }
 }
 

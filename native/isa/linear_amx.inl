@@ -87,10 +87,10 @@ static void close_kernels() { _tile_release(); }
 #endif
 
 // Tiles 0-3 += one block of words. two: rows 16 to 31 exist.
-OCTAVO_INLINE void dot_block(const uint8_t* words, int pairs, const uint16_t* x, int ldx, bool two) {
+OCTAVO_INLINE void dot_block(const uint8_t* words, const uint16_t* x, int ldx, bool two) {
   TILE_LOAD(4, x, (size_t)ldx * 2);
-  TILE_LOAD(6, words, 64);
-  TILE_LOAD(7, words + pairs * 64, 64);
+  TILE_LOAD(6, words, 128);
+  TILE_LOAD(7, words + 64, 128);
   TILE_DOT(0, 4, 6);
   TILE_DOT(1, 4, 7);
   if (two) {
@@ -124,7 +124,7 @@ static void micro_bf16(const uint8_t* panel, int blocks, const RowBlock& rows, f
     const uint8_t* at = panel + (size_t)b * 2048;
     if (rows.first)
       for (int i = 0; i < 2048; i += 64) __builtin_prefetch(at + 4096 + i);
-    dot_block(at, 16, rows.x + b * 32, rows.ldx, two);
+    dot_block(at, rows.x + b * 32, rows.ldx, two);
   }
   store_sums(y, two);
 }
@@ -141,7 +141,7 @@ static void micro_group(const PackedLinear& w, const PanelGeometry& g, const uin
     const GroupParts<const uint8_t> at = group_parts(g, w.has_bias != 0, panel, i);
     float* part = c[i & 1];
     zero_sums();
-    for (int b = 0; b < g.blocks; b++, words += bytes, x += 2 * g.pairs) dot_block(words, g.pairs, x, rows.ldx, two);
+    for (int b = 0; b < g.blocks; b++, words += bytes, x += 2 * g.pairs) dot_block(words, x, rows.ldx, two);
     store_sums(part, two);
     GroupScale s;
     load_scale(w, at, s);

@@ -4,7 +4,7 @@
 namespace octavo::OCTAVO_ISA_NAME {
 
 constexpr int MR_BF16 = 12, MR_GROUP = 6, MR_MAX = 12;
-constexpr int DIRECT_ROWS = 6;  // up to here the stored integers are expanded in registers
+constexpr int DIRECT_ROWS = 1 << 30;  // expansion in registers hides behind the products of even one row
 constexpr bool ROWS_IN_STEPS = false;
 constexpr int AHEAD = 4096;  // bytes of the stream fetched ahead
 
@@ -21,9 +21,9 @@ OCTAVO_INLINE __m512i broadcast_pair(const uint16_t* x) {
   return _mm512_set1_epi32(pair);
 }
 
-OCTAVO_INLINE void fetch_ahead(const uint8_t* at, int bytes) {
-#pragma GCC unroll 4
-  for (int i = 0; i < bytes; i += 64) _mm_prefetch((const char*)(at + AHEAD + i), _MM_HINT_T0);
+OCTAVO_INLINE void fetch_ahead(const uint8_t* at) {
+  _mm_prefetch((const char*)(at + AHEAD), _MM_HINT_T0);
+  _mm_prefetch((const char*)(at + AHEAD + 64), _MM_HINT_T0);
 }
 
 template <int R>
@@ -33,11 +33,11 @@ static void rows_bf16(const uint8_t* panel, int blocks, const RowBlock& rows, fl
   for (int r = 0; r < R; r++) c[r][0] = c[r][1] = _mm512_setzero_ps();
   const uint16_t* x = rows.x;
   const size_t ldx = rows.ldx;
-  for (int b = 0; b < blocks; b++, panel += 2048) {
-    if (rows.first) fetch_ahead(panel, 2048);
+  for (int b = 0; b < blocks; b++) {
 #pragma GCC unroll 4
-    for (int p = 0; p < 16; p++, x += 2) {
-      const __m512i w0 = _mm512_load_si512(panel + p * 64), w1 = _mm512_load_si512(panel + 1024 + p * 64);
+    for (int p = 0; p < 16; p++, x += 2, panel += 128) {
+      if (R <= 4) fetch_ahead(panel);
+      const __m512i w0 = _mm512_load_si512(panel), w1 = _mm512_load_si512(panel + 64);
 #pragma GCC unroll 16
       for (int r = 0; r < R; r++) {
         const __m512i pair = broadcast_pair(x + r * ldx);
@@ -53,89 +53,134 @@ static void rows_bf16(const uint8_t* panel, int blocks, const RowBlock& rows, fl
   }
 }
 
-enum Source { STORED_U4, STORED_I8, WORDS };
+// int8 to bf16 by table: the high and the low byte of the bf16 of a magnitude, -128 apart.
+alignas(64) static constexpr struct MagnitudeTable {
+  uint8_t high[128], low[128];
+} MAGNITUDE = [] {
+  MagnitudeTable t{};
+  for (int i = 1; i < 128; i++) {
+    int exponent = 0;
+    while (i >> (exponent + 1)) exponent++;
+    const int bits = (127 + exponent) << 7 | (i << (7 - exponent) & 0x7F);
+    t.high[i] = (uint8_t)(bits >> 8);
+    t.low[i] = (uint8_t)bits;
+  }
+  return t;
+}();
 
-OCTAVO_INLINE __m512i expand_i8(const uint8_t* at) {
-  const __m512 low = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_load_si128((const __m128i*)at)));
-  const __m512 high = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_load_si128((const __m128i*)(at + 16))));
-  return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+struct PairWords {
+  __m512i first, second;
+};
+
+// One 64-byte line of i8 (two pairs of one half) as two vectors of words.
+OCTAVO_INLINE PairWords expand_i8(const uint8_t* at) {
+  const __m512i q = _mm512_load_si512(at), size = _mm512_abs_epi8(q), sign = _mm512_set1_epi8((char)0x80);
+  const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(MAGNITUDE.low), size,
+                                               _mm512_load_si512(MAGNITUDE.low + 64));
+  __m512i high = _mm512_permutex2var_epi8(_mm512_load_si512(MAGNITUDE.high), size,
+                                          _mm512_load_si512(MAGNITUDE.high + 64));
+  high = _mm512_ternarylogic_epi32(q, sign, high, 0xEA);  // (a & b) | c
+  high = _mm512_mask_mov_epi8(high, _mm512_cmpeq_epi8_mask(q, sign), _mm512_set1_epi8((char)0xC3));
+  return {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
 }
 
-template <int R>
-OCTAVO_INLINE void add_pair(__m512 (&c)[R][2], __m512i w0, __m512i w1, const uint16_t* x, size_t ldx) {
+// c[groups][rows][half] of one step: Q groups at once, so that few rows still have enough chains in flight.
+template <int Q, int R>
+OCTAVO_INLINE void add_pair(__m512 (&c)[Q][R][2], int q, __m512i w0, __m512i w1, const uint16_t* x, size_t ldx) {
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) {
     const __m512i pair = broadcast_pair(x + r * ldx);
-    c[r][0] = dot_pairs(c[r][0], w0, pair);
-    c[r][1] = dot_pairs(c[r][1], w1, pair);
+    c[q][r][0] = dot_pairs(c[q][r][0], w0, pair);
+    c[q][r][1] = dot_pairs(c[q][r][1], w1, pair);
   }
 }
 
-// One block of a group onto the accumulators.
-template <int R, Source S>
-OCTAVO_INLINE void add_block(__m512 (&c)[R][2], const uint8_t* at, int pairs, const uint16_t* x, size_t ldx) {
-  if (S == STORED_U4) {
+// One block of each of Q groups onto the accumulators. The block of group q lies at at[q], its columns at x + q * step.
+template <WeightKind K, int Q, int R>
+OCTAVO_INLINE void add_blocks(__m512 (&c)[Q][R][2], const uint8_t* const (&at)[Q], int pairs, const uint16_t* x,
+                              int step, size_t ldx) {
+  if (K == WeightKind::U4) {
     const __m512i nibbles = _mm512_set1_epi32(0x000F000F), base = _mm512_set1_epi32(0x43004300);
     for (int z = 0; z < pairs / 4; z++, x += 8) {
-      const __m512i v0 = _mm512_load_si512(at + z * 64), v1 = _mm512_load_si512(at + (pairs / 4 + z) * 64);
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; j++) {
-        // 0xEA: (a & b) | c
-        const __m512i w0 = _mm512_ternarylogic_epi32(_mm512_srli_epi32(v0, 4 * j), nibbles, base, 0xEA);
-        const __m512i w1 = _mm512_ternarylogic_epi32(_mm512_srli_epi32(v1, 4 * j), nibbles, base, 0xEA);
-        add_pair<R>(c, w0, w1, x + 2 * j, ldx);
+      for (int q = 0; q < Q; q++) {
+        const __m512i v0 = _mm512_load_si512(at[q] + z * 128), v1 = _mm512_load_si512(at[q] + z * 128 + 64);
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) {
+          // 0xEA: (a & b) | c
+          const __m512i w0 = _mm512_ternarylogic_epi32(_mm512_srli_epi32(v0, 4 * j), nibbles, base, 0xEA);
+          const __m512i w1 = _mm512_ternarylogic_epi32(_mm512_srli_epi32(v1, 4 * j), nibbles, base, 0xEA);
+          add_pair(c, q, w0, w1, x + q * step + 2 * j, ldx);
+        }
       }
     }
-  } else if (S == STORED_I8) {
-#pragma GCC unroll 2
-    for (int p = 0; p < pairs; p++)
-      add_pair<R>(c, expand_i8(at + p * 32), expand_i8(at + (pairs + p) * 32), x + 2 * p, ldx);
   } else {
+    for (int z = 0; z < pairs / 2; z++, x += 4) {
 #pragma GCC unroll 4
-    for (int p = 0; p < pairs; p++)
-      add_pair<R>(c, _mm512_load_si512(at + p * 64), _mm512_load_si512(at + (pairs + p) * 64), x + 2 * p, ldx);
+      for (int q = 0; q < Q; q++) {
+        const PairWords w0 = expand_i8(at[q] + z * 128), w1 = expand_i8(at[q] + z * 128 + 64);
+        add_pair(c, q, w0.first, w1.first, x + q * step, ldx);
+        add_pair(c, q, w0.second, w1.second, x + q * step + 2, ldx);
+      }
+    }
   }
 }
 
-template <int R, Source S>
-static void rows_group(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, const uint8_t* words,
-                       const RowBlock& rows, float* y) {
-  __m512 total[R][2];
+// Groups [first, first + Q) of R rows onto their totals, in ascending order.
+template <WeightKind K, int Q, int R>
+OCTAVO_INLINE void add_groups(__m512 (&total)[R][2], const PackedLinear& w, const PanelGeometry& g,
+                              const uint8_t* panel, int first, const RowBlock& rows) {
+  const int step = g.blocks * g.pairs * 2;
+  const uint16_t* x = rows.x + (size_t)first * step;
+  GroupParts<const uint8_t> parts[Q];
+  const uint8_t* at[Q];
+  __m512 c[Q][R][2];
+#pragma GCC unroll 4
+  for (int q = 0; q < Q; q++) {
+    parts[q] = group_parts(g, w.has_bias != 0, panel, first + q);
+    at[q] = parts[q].blocks;
+    if (rows.first)
+      for (int i = -128; i < (int)(g.blocks * g.block_bytes); i += 128) fetch_ahead(at[q] + i);
 #pragma GCC unroll 8
-  for (int r = 0; r < R; r++) total[r][0] = total[r][1] = _mm512_setzero_ps();
-  const uint16_t* x = rows.x;
-  const size_t ldx = rows.ldx, word_bytes = (size_t)g.pairs * PANEL * 4;
-  for (int i = 0; i < g.groups; i++) {
-    const GroupParts<const uint8_t> at = group_parts(g, w.has_bias != 0, panel, i);
-    __m512 c[R][2];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) c[r][0] = c[r][1] = _mm512_set1_ps(rows.start[(size_t)r * g.groups + i]);
-    for (int b = 0; b < g.blocks; b++, x += 2 * g.pairs) {
-      if (S == WORDS) {
-        add_block<R, S>(c, words, g.pairs, x, ldx);
-        words += word_bytes;
-      } else {
-        const uint8_t* stored = at.blocks + b * g.block_bytes;
-        if (rows.first) fetch_ahead(stored, S == STORED_U4 ? 576 : 1088);
-        add_block<R, S>(c, stored, g.pairs, x, ldx);
-      }
-    }
+    for (int r = 0; r < R; r++)
+      c[q][r][0] = c[q][r][1] = _mm512_set1_ps(rows.start[(size_t)r * g.groups + first + q]);
+  }
+  for (int b = 0; b < g.blocks; b++, x += 2 * g.pairs) {
+    add_blocks<K>(c, at, g.pairs, x, step, rows.ldx);
+#pragma GCC unroll 4
+    for (int q = 0; q < Q; q++) at[q] += g.block_bytes;
+  }
+#pragma GCC unroll 4
+  for (int q = 0; q < Q; q++) {
     GroupScale s;
-    load_scale(w, at, s);
+    load_scale(w, parts[q], s);
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
-      total[r][0] = _mm512_fmadd_ps(c[r][0], s.scale[0], total[r][0]);
-      total[r][1] = _mm512_fmadd_ps(c[r][1], s.scale[1], total[r][1]);
+      total[r][0] = _mm512_fmadd_ps(c[q][r][0], s.scale[0], total[r][0]);
+      total[r][1] = _mm512_fmadd_ps(c[q][r][1], s.scale[1], total[r][1]);
     }
-    if (at.bias) {
+    if (w.has_bias) {
 #pragma GCC unroll 8
       for (int r = 0; r < R; r++) {
-        const __m512 sum = _mm512_set1_ps(rows.sum[(size_t)r * g.groups + i]);
+        const __m512 sum = _mm512_set1_ps(rows.sum[(size_t)r * g.groups + first + q]);
         total[r][0] = _mm512_fmadd_ps(s.bias[0], sum, total[r][0]);
         total[r][1] = _mm512_fmadd_ps(s.bias[1], sum, total[r][1]);
       }
     }
   }
+}
+
+template <WeightKind K, int R>
+static void rows_group(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, const RowBlock& rows,
+                       float* y) {
+  constexpr int Q = R == 1 ? 4 : R <= 3 ? 2 : 1;
+  __m512 total[R][2];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++) total[r][0] = total[r][1] = _mm512_setzero_ps();
+  int group = 0;
+  for (; group + Q <= g.groups; group += Q) add_groups<K, Q>(total, w, g, panel, group, rows);
+  if (Q > 1)
+    for (; group < g.groups; group++) add_groups<K, 1>(total, w, g, panel, group, rows);
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) {
     _mm512_store_ps(y + r * PANEL, total[r][0]);
@@ -148,12 +193,11 @@ static constexpr RowsBf16 ROWS_BF16[MR_BF16] = {rows_bf16<1>, rows_bf16<2>,  row
                                                 rows_bf16<5>, rows_bf16<6>,  rows_bf16<7>,  rows_bf16<8>,
                                                 rows_bf16<9>, rows_bf16<10>, rows_bf16<11>, rows_bf16<12>};
 
-typedef void (*RowsGroup)(const PackedLinear&, const PanelGeometry&, const uint8_t*, const uint8_t*, const RowBlock&,
-                          float*);
-template <Source S>
+typedef void (*RowsGroup)(const PackedLinear&, const PanelGeometry&, const uint8_t*, const RowBlock&, float*);
+template <WeightKind K>
 static RowsGroup pick_group(int rows) {
-  static constexpr RowsGroup table[MR_GROUP] = {rows_group<1, S>, rows_group<2, S>, rows_group<3, S>,
-                                                rows_group<4, S>, rows_group<5, S>, rows_group<6, S>};
+  static constexpr RowsGroup table[MR_GROUP] = {rows_group<K, 1>, rows_group<K, 2>, rows_group<K, 3>,
+                                                rows_group<K, 4>, rows_group<K, 5>, rows_group<K, 6>};
   return table[rows - 1];
 }
 
@@ -161,12 +205,9 @@ static void micro_bf16(const uint8_t* panel, int blocks, const RowBlock& rows, f
   ROWS_BF16[rows.rows - 1](panel, blocks, rows, y);
 }
 
-static void micro_group(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, const uint8_t* words,
+static void micro_group(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, const uint8_t*,
                         const RowBlock& rows, float* y) {
-  const RowsGroup kernel = words                        ? pick_group<WORDS>(rows.rows)
-                           : w.kind == WeightKind::U4 ? pick_group<STORED_U4>(rows.rows)
-                                                        : pick_group<STORED_I8>(rows.rows);
-  kernel(w, g, panel, words, rows, y);
+  (w.kind == WeightKind::U4 ? pick_group<WeightKind::U4> : pick_group<WeightKind::I8>)(rows.rows)(w, g, panel, rows, y);
 }
 
 }  // namespace octavo::OCTAVO_ISA_NAME

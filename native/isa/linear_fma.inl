@@ -24,26 +24,24 @@ OCTAVO_INLINE vf multiply_add(vf a, vf b, vf c) {
 // c[row][PANEL] += one block.
 template <int R>
 static void add_block(const uint8_t* words, int pairs, const uint16_t* x, int ldx, float* c) {
-  for (int half = 0; half < 2; half++) {
-    for (int v = 0; v < HALF; v += VW) {
-      vf even[R], odd[R];
+  for (int v = 0; v < PANEL; v += VW) {
+    vf even[R], odd[R];
 #pragma GCC unroll 8
-      for (int r = 0; r < R; r++) even[r] = odd[r] = v_set1(0.0f);
-      for (int p = 0; p < pairs; p++) {
-        const vi w = v_load_bits((const uint32_t*)words + (half * pairs + p) * HALF + v);
-        const vf low = v_low(w), high = v_high(w);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) {
-          const uint16_t* at = x + (size_t)r * ldx + 2 * p;
-          even[r] = multiply_add(low, v_set1(bf16_value(at[0])), even[r]);
-          odd[r] = multiply_add(high, v_set1(bf16_value(at[1])), odd[r]);
-        }
-      }
+    for (int r = 0; r < R; r++) even[r] = odd[r] = v_set1(0.0f);
+    for (int p = 0; p < pairs; p++) {
+      const vi w = v_load_bits((const uint32_t*)words + p * PANEL + v);
+      const vf low = v_low(w), high = v_high(w);
 #pragma GCC unroll 8
       for (int r = 0; r < R; r++) {
-        float* at = c + r * PANEL + half * HALF + v;
-        v_store(at, v_add(v_load(at), v_add(even[r], odd[r])));
+        const uint16_t* at = x + (size_t)r * ldx + 2 * p;
+        even[r] = multiply_add(low, v_set1(bf16_value(at[0])), even[r]);
+        odd[r] = multiply_add(high, v_set1(bf16_value(at[1])), odd[r]);
       }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      float* at = c + r * PANEL + v;
+      v_store(at, v_add(v_load(at), v_add(even[r], odd[r])));
     }
   }
 }
