@@ -21,9 +21,11 @@ OCTAVO_INLINE __m512i broadcast_pair(const uint16_t* x) {
   return _mm512_set1_epi32(pair);
 }
 
-OCTAVO_INLINE void fetch_ahead(const uint8_t* at) {
-  _mm_prefetch((const char*)(at + AHEAD), _MM_HINT_T0);
-  _mm_prefetch((const char*)(at + AHEAD + 64), _MM_HINT_T0);
+// Lines are asked for in ascending order, whatever order they are read in: the hardware then runs ahead further.
+OCTAVO_INLINE void fetch_line_pair(const uint8_t*& at) {
+  _mm_prefetch((const char*)at, _MM_HINT_T0);
+  _mm_prefetch((const char*)at + 64, _MM_HINT_T0);
+  at += 128;
 }
 
 template <int R>
@@ -32,11 +34,12 @@ static void rows_bf16(const uint8_t* panel, int blocks, const RowBlock& rows, fl
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++) c[r][0] = c[r][1] = _mm512_setzero_ps();
   const uint16_t* x = rows.x;
+  const uint8_t* ahead = panel + AHEAD;
   const size_t ldx = rows.ldx;
   for (int b = 0; b < blocks; b++) {
 #pragma GCC unroll 4
     for (int p = 0; p < 16; p++, x += 2, panel += 128) {
-      if (R <= 4) fetch_ahead(panel);
+      if (R <= 4) fetch_line_pair(ahead);
       const __m512i w0 = _mm512_load_si512(panel), w1 = _mm512_load_si512(panel + 64);
 #pragma GCC unroll 16
       for (int r = 0; r < R; r++) {
@@ -98,12 +101,13 @@ OCTAVO_INLINE void add_pair(__m512 (&c)[Q][R][2], int q, __m512i w0, __m512i w1,
 // One block of each of Q groups onto the accumulators. The block of group q lies at at[q], its columns at x + q * step.
 template <WeightKind K, int Q, int R>
 OCTAVO_INLINE void add_blocks(__m512 (&c)[Q][R][2], const uint8_t* const (&at)[Q], int pairs, const uint16_t* x,
-                              int step, size_t ldx) {
+                              int step, size_t ldx, const uint8_t*& ahead) {
   if (K == WeightKind::U4) {
     const __m512i nibbles = _mm512_set1_epi32(0x000F000F), base = _mm512_set1_epi32(0x43004300);
     for (int z = 0; z < pairs / 4; z++, x += 8) {
 #pragma GCC unroll 4
       for (int q = 0; q < Q; q++) {
+        if (ahead) fetch_line_pair(ahead);
         const __m512i v0 = _mm512_load_si512(at[q] + z * 128), v1 = _mm512_load_si512(at[q] + z * 128 + 64);
 #pragma GCC unroll 4
         for (int j = 0; j < 4; j++) {
@@ -118,6 +122,7 @@ OCTAVO_INLINE void add_blocks(__m512 (&c)[Q][R][2], const uint8_t* const (&at)[Q
     for (int z = 0; z < pairs / 2; z++, x += 4) {
 #pragma GCC unroll 4
       for (int q = 0; q < Q; q++) {
+        if (ahead) fetch_line_pair(ahead);
         const PairWords w0 = expand_i8(at[q] + z * 128), w1 = expand_i8(at[q] + z * 128 + 64);
         add_pair(c, q, w0.first, w1.first, x + q * step, ldx);
         add_pair(c, q, w0.second, w1.second, x + q * step + 2, ldx);
@@ -135,21 +140,22 @@ OCTAVO_INLINE void add_groups(__m512 (&total)[R][2], const PackedLinear& w, cons
   GroupParts<const uint8_t> parts[Q];
   const uint8_t* at[Q];
   __m512 c[Q][R][2];
+  const uint8_t* ahead = rows.first ? group_parts(g, w.has_bias != 0, panel, first).blocks + AHEAD : nullptr;
 #pragma GCC unroll 4
   for (int q = 0; q < Q; q++) {
     parts[q] = group_parts(g, w.has_bias != 0, panel, first + q);
     at[q] = parts[q].blocks;
-    if (rows.first)
-      for (int i = -128; i < (int)(g.blocks * g.block_bytes); i += 128) fetch_ahead(at[q] + i);
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
       c[q][r][0] = c[q][r][1] = _mm512_set1_ps(rows.start[(size_t)r * g.groups + first + q]);
   }
   for (int b = 0; b < g.blocks; b++, x += 2 * g.pairs) {
-    add_blocks<K>(c, at, g.pairs, x, step, rows.ldx);
+    add_blocks<K>(c, at, g.pairs, x, step, rows.ldx, ahead);
 #pragma GCC unroll 4
     for (int q = 0; q < Q; q++) at[q] += g.block_bytes;
   }
+  if (ahead)
+    while (ahead < at[Q - 1] + AHEAD) fetch_line_pair(ahead);
 #pragma GCC unroll 4
   for (int q = 0; q < Q; q++) {
     GroupScale s;
