@@ -1,0 +1,33 @@
+"""The lists of fields in code and in docs/api.md are one."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from octavo.server.openai.fields import IGNORED, UNSUPPORTED
+from octavo.server.openai.shapes import ChatRequest, CompletionRequest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+
+
+def section(title):
+    return PAGE.split(f"## {title}\n")[1].split("\n## ")[0].split("\n### ")[0]
+
+
+def test_ignored_fields_are_the_documented_ones():
+    rows = re.findall(r"^\| `(\w+)` \|", section("Accepted without effect"), re.M)
+    assert rows == list(IGNORED)
+
+
+def test_unsupported_fields_are_documented():
+    for name in UNSUPPORTED:
+        assert f"`{name}`" in section("Known and not supported")
+
+
+@pytest.mark.parametrize("shape", [ChatRequest, CompletionRequest])
+def test_every_field_is_documented_and_in_one_list(shape):
+    for field in msgspec.structs.fields(shape):
+        assert f"`{field.encode_name}" in section("Fields"), field.encode_name
+        assert field.encode_name not in IGNORED and field.encode_name not in UNSUPPORTED
