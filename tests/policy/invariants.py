@@ -37,7 +37,9 @@ def check_pool(ledger, group: int) -> None:
     free, idle, held = set(pool.free), set(pool.idle), set(holders)
     require(len(free) == len(pool.free), "I3", "a block is twice on the free list")
     require(not (free & idle or free & held or idle & held), "I3", "a block is in two states")
-    require(0 not in free and 0 not in idle and pool.keys[0] is None, "I3", "the null block is in use")
+    require(
+        0 not in free and 0 not in idle and pool.keys[0] is None and not pool.refs[0], "I3", "the null block is in use"
+    )
     everything = set(range(1, pool.num_blocks))
     require(free | idle | held == everything, "I1", f"lost blocks {everything - free - idle - held}")
     for block in range(1, pool.num_blocks):

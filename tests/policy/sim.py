@@ -129,8 +129,8 @@ class Simulation:
         )
         self.scheduler = Scheduler(limits, self.ledger)
         self.fake = FakeExecutor(self.groups, usable + 1, self.block_tokens, VOCAB)
-        self.nan = rng.choice((0.0, 0.0, 0.0, 0.01))
-        self.abort_rate, self.finish_rate = rng.choice((0.0, 0.02, 0.1)), rng.choice((0.0, 0.03))
+        self.nan = rng.choice((0.0, 0.0, 0.01, 0.03))
+        self.abort_rate, self.finish_rate = rng.choice((0.0, 0.02, 0.1)), rng.choice((0.0, 0.03, 0.1))
         self.drafter = rng.choice(("none", "none", "chain", "noisy", "tree"))
         self.templates = [[rng.randrange(VOCAB) for _ in range(self.longest)] for _ in range(3)]
         self.cases: dict[str, Case] = {}
@@ -255,8 +255,10 @@ class Simulation:
     def schedule(self) -> None:
         seated = {name for name, case in self.live.items() if case.request.state == "running"}
         self.ledger.deferred.clear()
+        fenced = {name for name, entry in self.scheduler._entries.items() if entry.outstanding}
         plan = self.scheduler.schedule(float(self.plans))
         self.trace = hash((self.trace, plan))
+        self.check_victims(seated, fenced)
         if not plan:
             if not self.pipeline and self.scheduler.has_work:
                 self.idle_rounds += 1
@@ -269,6 +271,15 @@ class Simulation:
             if row.request_id not in seated:
                 self.check_admission(self.live[row.request_id], row.start)
         self.pipeline.append((plan, None))
+
+    def check_victims(self, seated: set[str], fenced: set[str]) -> None:
+        """I12: who was preempted was the youngest that no plan named."""
+        entries = self.scheduler._entries
+        kept = [entries[name].rank for name in seated - fenced if entries[name].request.state == "running"]
+        for name in seated:
+            if entries[name].request.state == "waiting":
+                require(name not in fenced, "I9", f"{name} was preempted under a plan")
+                require(all(rank < entries[name].rank for rank in kept), "I12", f"{name} was not the youngest")
 
     def check_admission(self, case: Case, start: int) -> None:
         """I6: what the hit gave is what computing would give. I12: nobody of the same line was overtaken."""
