@@ -15,6 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from octavo.server.app import create_app
 from octavo.server.config import ServerConfig
 from octavo.server.serving import address, bind
+from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
 
 TEMPLATE = (
@@ -40,11 +41,16 @@ def tokenizer(tmp_path_factory) -> Tokenizer:
     return Tokenizer.from_files(path, config, {"eos_token_id": 2})
 
 
-@pytest.fixture(params=["scripted"])
-def llm(request, tokenizer):
-    built = ScriptedLLM(tokenizer)
+@pytest.fixture(scope="session")
+def template(tokenizer):
+    built = ChatTemplate.of(tokenizer)
     yield built
     built.close()
+
+
+@pytest.fixture(params=["scripted"])
+def llm(request, tokenizer, template):
+    return ScriptedLLM(tokenizer, template)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ ANSWER = "The quick brown fox, ďábel \N{HOT PEPPER}."
 
 
 class ScriptedLLM:
-    def __init__(self, tokenizer, *, max_model_len=256, num_blocks=64):
+    def __init__(self, tokenizer, template=None, *, max_model_len=256, num_blocks=64):
         self.tokenizer = tokenizer
         self.info = ModelInfo(
             name="toy/model",
@@ -39,7 +39,7 @@ class ScriptedLLM:
         self.opened = self.closed = 0
         self.calls = []
         self._reader = InputReader(self.info, tokenizer)
-        self._template = ChatTemplate.of(tokenizer)
+        self._template = template or ChatTemplate.of(tokenizer)
 
     def encode_chat(self, messages, **options):
         return self._template.encode(self.tokenizer, messages, **options)
