@@ -86,6 +86,8 @@ def test_leftovers_are_named(hf, gguf):
     with pytest.raises(BadFileError, match=r"q\.0, q\.1, q\.2, q\.3, q\.4 and 2 more") as caught:
         match(weights(tied=True), gguf(**{f"q.{i}": ones(2) for i in range(7)}))
     assert "\n" not in caught.value.line()
+    with pytest.raises(BadFileError, match=r"q\.0, q\.1, q\.2, q\.3, q\.4, which"):
+        match(weights(tied=True), gguf(**{f"q.{i}": ones(2) for i in range(5)}))
     with pytest.raises(BadFileError, match=r"rope_freqs\.weight"):
         match(weights(tied=True), hf(**{"rope_freqs.weight": ones(4)}))
 

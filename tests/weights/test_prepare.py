@@ -25,13 +25,14 @@ def interleave(half_split: np.ndarray, heads: int) -> np.ndarray:
     return out
 
 
-def test_undoes_the_converter():
+@pytest.mark.parametrize("heads", [1, 3, 6])
+def test_undoes_the_converter(heads):
     rows = np.arange(ROWS * 4, dtype=np.float32).reshape(ROWS, 4)
-    stored = interleave(rows, HEADS)
+    stored = interleave(rows, heads)
     assert not np.array_equal(stored, rows)
-    out = prepare(Tensor("f32", (ROWS, 4), stored), (("unpermute_rope", HEADS),))
+    out = prepare(Tensor("f32", (ROWS, 4), stored), (("unpermute_rope", heads),))
     assert np.array_equal(out.data, rows) and out.data.flags.c_contiguous
-    assert np.array_equal(stored, interleave(rows, HEADS)), "the input is left as it was"
+    assert np.array_equal(stored, interleave(rows, heads)), "the input is left as it was"
 
 
 def test_biases_move_alike():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+import octavo.weights.safetensors as reader_module
 from octavo.errors import BadFileError, ConfigError, MissingFileError, OctavoError, PolicyError
 from octavo.weights.checkpoint import open_checkpoint
 from octavo.weights.kinds import dequantize
@@ -89,6 +90,8 @@ def test_one_file_under_another_name(folder):
     save_file({"w": np.ones((2, 2), np.float32)}, folder / "more.safetensors")
     with pytest.raises(MissingFileError, match=r"more.safetensors, weights.safetensors"):
         open_checkpoint(folder)
+    save_file({"v": np.ones((2, 2), np.float32)}, folder / "model.safetensors")
+    assert set(open_checkpoint(folder).headers) == {"v"}
 
 
 def test_tokenizer_files_are_named(folder):
@@ -217,6 +220,16 @@ def test_bad_config(text, folder):
     assert "\n" not in caught.value.line()
 
 
+def test_the_limit_on_json_beside_the_weights(folder, monkeypatch):
+    save_file({"w": np.ones(2, np.float32)}, folder / "model.safetensors")
+    (folder / "config.json").write_text("{}" + " " * 98)
+    monkeypatch.setattr(reader_module, "MAX_JSON", 100)
+    open_checkpoint(folder)
+    monkeypatch.setattr(reader_module, "MAX_JSON", 99)
+    with pytest.raises(ConfigError, match="more than 99 bytes"):
+        open_checkpoint(folder)
+
+
 def test_code_beside_the_weights_is_not_run(folder):
     save_file({"w": np.ones(2, np.float32)}, folder / "model.safetensors")
     (folder / "config.json").write_text('{"auto_map": {"AutoModel": "evil.Model"}, "trust_remote_code": true}')
@@ -268,6 +281,7 @@ BAD = {
     "negative dim": (file({"a": entry("F32", [-1, -4], 0, 16)}, bytes(16)), "st_bad_shape"),
     "float dim": (file({"a": entry("F32", [4.0], 0, 16)}, bytes(16)), "st_bad_shape"),
     "bool dim": (file({"a": entry("F32", [True], 0, 4)}, bytes(4)), "st_bad_shape"),
+    "nine dims": (file({"a": entry("U8", [1] * 9, 0, 1)}, b"1"), "st_bad_shape"),
     "shape is a number": (file({"a": {**W, "shape": 4}}, bytes(16)), "st_bad_shape"),
 }  # fmt: skip
 
@@ -289,8 +303,16 @@ def test_an_empty_tensor_at_the_end_is_no_overlap():
     assert headers["z"].shape == (0, 3)
 
 
+def test_eight_dims_are_read():
+    assert parse(file({"a": entry("U8", [1] * 8, 0, 1)}, b"1"))[0]["a"].shape == (1,) * 8
+
+
 def test_the_limit_on_headers_is_the_formats_own():
     assert MAX_HEADER == 100 * 1024 * 1024
+    for length, code in ((MAX_HEADER, "st_truncated"), (MAX_HEADER + 1, "st_header_too_large")):
+        with pytest.raises(BadFileError) as caught:
+            parse(struct.pack("<Q", length))
+        assert caught.value.code == code
 
 
 def test_mutated_headers_never_crash():
