@@ -41,27 +41,11 @@ OCTAVO_INLINE void load_scale(const PackedLinear& w, const GroupParts<const uint
   }
 }
 
-// One stored block of a grouped kind as bf16 integers, words of two columns.
-static void expand_block(WeightKind kind, int pairs, const uint8_t* in, uint32_t* out) {
-  if (kind == WeightKind::U4) {
-    const uint32_t* words = (const uint32_t*)in;
-    for (int z = 0; z < pairs / 4; z++)
-      for (int j = 0; j < 4; j++)
-        for (int c = 0; c < PANEL; c++)
-          out[(z * 4 + j) * PANEL + c] = (words[z * PANEL + c] >> (4 * j) & 0x000F000Fu) | 0x43004300u;
-    return;
-  }
-  for (int i = 0; i < pairs * 8; i++) {  // i: [pair / 2][half][lane / 4][pair % 2]
-    uint32_t* to = out + (i / 16 * 2 + i % 2) * PANEL + i % 16 / 2 * 4;
-    for (int l = 0; l < 4; l++) {
-      const float low = (float)(int8_t)in[i * 8 + 2 * l], high = (float)(int8_t)in[i * 8 + 2 * l + 1];
-      uint32_t a, b;
-      __builtin_memcpy(&a, &low, 4);
-      __builtin_memcpy(&b, &high, 4);
-      to[l] = a >> 16 | (b & 0xFFFF0000u);
-    }
-  }
-}
+}  // namespace octavo::OCTAVO_ISA_NAME
+
+#include "isa/linear_expand.inl"
+
+namespace octavo::OCTAVO_ISA_NAME {
 
 static void expand_panel(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, uint8_t* out) {
   const size_t bytes = (size_t)g.pairs * PANEL * 4;
@@ -234,7 +218,7 @@ static void open_panel(const PackedLinear* w, int panel, int rows, uint8_t* word
   out.geometry = panel_geometry(*w);
   out.panel = w->data + (size_t)panel * w->panel_bytes;
   out.words = nullptr;
-  if (is_grouped(w->kind) && rows > DIRECT_ROWS) {
+  if (is_grouped(w->kind) && rows > (w->kind == WeightKind::U4 ? DIRECT_ROWS_U4 : DIRECT_ROWS_I8)) {
     expand_panel(*w, out.geometry, out.panel, words);
     out.words = words;
   }

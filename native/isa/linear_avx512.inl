@@ -4,7 +4,8 @@
 namespace octavo::OCTAVO_ISA_NAME {
 
 constexpr int MR_BF16 = 12, MR_GROUP = 6, MR_MAX = 12;
-constexpr int DIRECT_ROWS = 1 << 30;  // expansion in registers hides behind the products of even one row
+// Up to here a panel is expanded in registers. Nibbles hide behind the products of any number of rows, bytes do not.
+constexpr int DIRECT_ROWS_U4 = 1 << 30, DIRECT_ROWS_I8 = 6;
 constexpr bool ROWS_IN_STEPS = false;
 constexpr int AHEAD = 4096;  // bytes of the stream fetched ahead
 
@@ -56,37 +57,6 @@ static void rows_bf16(const uint8_t* panel, int blocks, const RowBlock& rows, fl
   }
 }
 
-// int8 to bf16 by table: the high and the low byte of the bf16 of a magnitude, -128 apart.
-alignas(64) static constexpr struct MagnitudeTable {
-  uint8_t high[128], low[128];
-} MAGNITUDE = [] {
-  MagnitudeTable t{};
-  for (int i = 1; i < 128; i++) {
-    int exponent = 0;
-    while (i >> (exponent + 1)) exponent++;
-    const int bits = (127 + exponent) << 7 | (i << (7 - exponent) & 0x7F);
-    t.high[i] = (uint8_t)(bits >> 8);
-    t.low[i] = (uint8_t)bits;
-  }
-  return t;
-}();
-
-struct PairWords {
-  __m512i first, second;
-};
-
-// One 64-byte line of i8 (two pairs of one half) as two vectors of words.
-OCTAVO_INLINE PairWords expand_i8(const uint8_t* at) {
-  const __m512i q = _mm512_load_si512(at), size = _mm512_abs_epi8(q), sign = _mm512_set1_epi8((char)0x80);
-  const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(MAGNITUDE.low), size,
-                                               _mm512_load_si512(MAGNITUDE.low + 64));
-  __m512i high = _mm512_permutex2var_epi8(_mm512_load_si512(MAGNITUDE.high), size,
-                                          _mm512_load_si512(MAGNITUDE.high + 64));
-  high = _mm512_ternarylogic_epi32(q, sign, high, 0xEA);  // (a & b) | c
-  high = _mm512_mask_mov_epi8(high, _mm512_cmpeq_epi8_mask(q, sign), _mm512_set1_epi8((char)0xC3));
-  return {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
-}
-
 // c[groups][rows][half] of one step: Q groups at once, so that few rows still have enough chains in flight.
 template <int Q, int R>
 OCTAVO_INLINE void add_pair(__m512 (&c)[Q][R][2], int q, __m512i w0, __m512i w1, const uint16_t* x, size_t ldx) {
@@ -118,6 +88,13 @@ OCTAVO_INLINE void add_blocks(__m512 (&c)[Q][R][2], const uint8_t* const (&at)[Q
         }
       }
     }
+  } else if (K == WeightKind::BF16) {  // expanded beforehand
+#pragma GCC unroll 4
+    for (int p = 0; p < pairs; p++, x += 2) {
+#pragma GCC unroll 4
+      for (int q = 0; q < Q; q++)
+        add_pair(c, q, _mm512_load_si512(at[q] + p * 128), _mm512_load_si512(at[q] + p * 128 + 64), x + q * step, ldx);
+    }
   } else {
     for (int z = 0; z < pairs / 2; z++, x += 4) {
 #pragma GCC unroll 4
@@ -134,17 +111,18 @@ OCTAVO_INLINE void add_blocks(__m512 (&c)[Q][R][2], const uint8_t* const (&at)[Q
 // Groups [first, first + Q) of R rows onto their totals, in ascending order.
 template <WeightKind K, int Q, int R>
 OCTAVO_INLINE void add_groups(__m512 (&total)[R][2], const PackedLinear& w, const PanelGeometry& g,
-                              const uint8_t* panel, int first, const RowBlock& rows) {
+                              const uint8_t* panel, const uint8_t* words, int first, const RowBlock& rows) {
   const int step = g.blocks * g.pairs * 2;
   const uint16_t* x = rows.x + (size_t)first * step;
   GroupParts<const uint8_t> parts[Q];
   const uint8_t* at[Q];
   __m512 c[Q][R][2];
-  const uint8_t* ahead = rows.first ? group_parts(g, w.has_bias != 0, panel, first).blocks + AHEAD : nullptr;
+  const size_t block_bytes = K == WeightKind::BF16 ? (size_t)g.pairs * 128 : g.block_bytes;
+  const uint8_t* ahead = rows.first && K != WeightKind::BF16 ? group_parts(g, w.has_bias != 0, panel, first).blocks + AHEAD : nullptr;
 #pragma GCC unroll 4
   for (int q = 0; q < Q; q++) {
     parts[q] = group_parts(g, w.has_bias != 0, panel, first + q);
-    at[q] = parts[q].blocks;
+    at[q] = K == WeightKind::BF16 ? words + (first + q) * g.blocks * block_bytes : parts[q].blocks;
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
       c[q][r][0] = c[q][r][1] = _mm512_set1_ps(rows.start[(size_t)r * g.groups + first + q]);
@@ -152,7 +130,7 @@ OCTAVO_INLINE void add_groups(__m512 (&total)[R][2], const PackedLinear& w, cons
   for (int b = 0; b < g.blocks; b++, x += 2 * g.pairs) {
     add_blocks<K>(c, at, g.pairs, x, step, rows.ldx, ahead);
 #pragma GCC unroll 4
-    for (int q = 0; q < Q; q++) at[q] += g.block_bytes;
+    for (int q = 0; q < Q; q++) at[q] += block_bytes;
   }
   if (ahead)
     while (ahead < at[Q - 1] + AHEAD) fetch_line_pair(ahead);
@@ -177,16 +155,16 @@ OCTAVO_INLINE void add_groups(__m512 (&total)[R][2], const PackedLinear& w, cons
 }
 
 template <WeightKind K, int R>
-static void rows_group(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, const RowBlock& rows,
-                       float* y) {
+static void rows_group(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, const uint8_t* words,
+                       const RowBlock& rows, float* y) {
   constexpr int Q = R == 1 ? 4 : R <= 3 ? 2 : 1;
   __m512 total[R][2];
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) total[r][0] = total[r][1] = _mm512_setzero_ps();
   int group = 0;
-  for (; group + Q <= g.groups; group += Q) add_groups<K, Q>(total, w, g, panel, group, rows);
+  for (; group + Q <= g.groups; group += Q) add_groups<K, Q>(total, w, g, panel, words, group, rows);
   if (Q > 1)
-    for (; group < g.groups; group++) add_groups<K, 1>(total, w, g, panel, group, rows);
+    for (; group < g.groups; group++) add_groups<K, 1>(total, w, g, panel, words, group, rows);
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) {
     _mm512_store_ps(y + r * PANEL, total[r][0]);
@@ -199,7 +177,8 @@ static constexpr RowsBf16 ROWS_BF16[MR_BF16] = {rows_bf16<1>, rows_bf16<2>,  row
                                                 rows_bf16<5>, rows_bf16<6>,  rows_bf16<7>,  rows_bf16<8>,
                                                 rows_bf16<9>, rows_bf16<10>, rows_bf16<11>, rows_bf16<12>};
 
-typedef void (*RowsGroup)(const PackedLinear&, const PanelGeometry&, const uint8_t*, const RowBlock&, float*);
+typedef void (*RowsGroup)(const PackedLinear&, const PanelGeometry&, const uint8_t*, const uint8_t*, const RowBlock&,
+                          float*);
 template <WeightKind K>
 static RowsGroup pick_group(int rows) {
   static constexpr RowsGroup table[MR_GROUP] = {rows_group<K, 1>, rows_group<K, 2>, rows_group<K, 3>,
@@ -211,9 +190,12 @@ static void micro_bf16(const uint8_t* panel, int blocks, const RowBlock& rows, f
   ROWS_BF16[rows.rows - 1](panel, blocks, rows, y);
 }
 
-static void micro_group(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, const uint8_t*,
+static void micro_group(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, const uint8_t* words,
                         const RowBlock& rows, float* y) {
-  (w.kind == WeightKind::U4 ? pick_group<WeightKind::U4> : pick_group<WeightKind::I8>)(rows.rows)(w, g, panel, rows, y);
+  const RowsGroup kernel = words                        ? pick_group<WeightKind::BF16>(rows.rows)
+                           : w.kind == WeightKind::U4 ? pick_group<WeightKind::U4>(rows.rows)
+                                                        : pick_group<WeightKind::I8>(rows.rows);
+  kernel(w, g, panel, words, rows, y);
 }
 
 }  // namespace octavo::OCTAVO_ISA_NAME
