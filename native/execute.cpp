@@ -1,4 +1,5 @@
 // One step: every thread walks the operators; rows are split, panels and attention tasks are claimed.
+#include <algorithm>
 #include <chrono>
 
 #include "pool.h"
@@ -11,6 +12,8 @@ uint64_t now_ns() {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
+
+constexpr int32_t PIECES = 4, MOST_PANELS = 32;  // a thread takes its panels in so many pieces, of at most so many
 
 struct Range {
   int32_t begin, end;
@@ -60,11 +63,11 @@ struct Step {
   void element(const BoundOp& op, Range r) const;
   void rope(const BoundOp& op, Range r) const;
   void kv_write(const BoundOp& op, Range r) const;
-  void linears(const BoundOp& op, uint8_t* own) const;
+  void linears(const BoundOp& op, int thread, uint8_t* own) const;
   void attention(const BoundOp& op, uint8_t* own) const;
-  std::atomic<int32_t>& counter(const BoundOp& op) const {
-    return program.counters[&op - program.ops.data()].next;
-  }
+  Counter* counters(const BoundOp& op) const { return program.counters.get() + op.claims; }
+  bool claim(const BoundOp& op, int thread, int* victim, Range* out) const;
+  void renew_claims(int epoch) const;
 };
 
 void Step::embed(const BoundOp& op, Range r) const {
@@ -148,7 +151,32 @@ void Step::kv_write(const BoundOp& op, Range r) const {
   kernels.kv_write(a, r.begin, r.end);
 }
 
-void Step::linears(const BoundOp& op, uint8_t* own) const {
+// The next piece of the panels of `op`. *victim: how far along the threads this one has come; starts at 0.
+bool Step::claim(const BoundOp& op, int thread, int* victim, Range* out) const {
+  for (; *victim < threads; ++*victim) {
+    const int owner = (thread + *victim) % threads;
+    const int64_t panels = op.panels;
+    const auto begin = static_cast<int32_t>(panels * owner / threads);
+    const auto end = static_cast<int32_t>(panels * (owner + 1) / threads);
+    const int32_t piece = threads == 1 ? end : std::clamp((end - begin + PIECES - 1) / PIECES, 1, MOST_PANELS);
+    std::atomic<int32_t>& taken = counters(op)[owner].taken;
+    if (taken.load(std::memory_order_relaxed) >= end - begin) continue;
+    const int32_t at = begin + taken.fetch_add(piece, std::memory_order_relaxed);
+    if (at >= end) continue;
+    *out = {at, std::min(at + piece, end)};
+    return true;
+  }
+  return false;
+}
+
+// Thread 0, right after the barrier that starts `epoch`: nobody uses the next epoch's counters, which were those of two
+// epochs before.
+void Step::renew_claims(int epoch) const {
+  Counter* next = program.counters.get() + (epoch + 1) % 3 * program.sets * threads;
+  for (int i = 0; i < program.sets * threads; ++i) next[i].taken.store(0, std::memory_order_relaxed);
+}
+
+void Step::linears(const BoundOp& op, int thread, uint8_t* own) const {
   const OpRecord& record = *op.record;
   LinearArgs a[3];
   bool prepared[3] = {false, false, false};
@@ -160,22 +188,14 @@ void Step::linears(const BoundOp& op, uint8_t* own) const {
     if (a[i].epilogue == Epilogue::ADD) a[i].addend = data<const float>(record.ins[1]);
   }
   if (a[0].rows == 0) return;
-  std::atomic<int32_t>& next = counter(op);
-  for (;;) {
-    int32_t begin = next.fetch_add(op.claim, std::memory_order_relaxed);
-    if (begin >= op.panels) return;
-    int32_t left = begin + op.claim < op.panels ? op.claim : op.panels - begin;
-    for (int i = 0; i < op.linear_count && left > 0; ++i) {
-      const int32_t panels = a[i].w->panels;
-      if (begin < panels) {
-        const int32_t take = left < panels - begin ? left : panels - begin;
-        uint8_t* scratch = own + i * linear_scratch;
-        if (!prepared[i]) linear.prepare(a[i], scratch), prepared[i] = true;
-        linear.run(a[i], begin, begin + take, scratch);
-        begin = 0, left -= take;
-      } else {
-        begin -= panels;
-      }
+  Range piece{};
+  for (int victim = 0; claim(op, thread, &victim, &piece);) {
+    for (int32_t i = 0, first = 0; i < op.linear_count; first += a[i].w->panels, ++i) {
+      const int32_t begin = std::max(piece.begin - first, 0), end = std::min(piece.end - first, a[i].w->panels);
+      if (begin >= end) continue;
+      uint8_t* scratch = own + i * linear_scratch;
+      if (!prepared[i]) linear.prepare(a[i], scratch), prepared[i] = true;
+      linear.run(a[i], begin, end, scratch);
     }
   }
 }
@@ -193,14 +213,14 @@ void Step::attention(const BoundOp& op, uint8_t* own) const {
   a.ldo = out.ld, a.heads = heads, a.window = record.ints[2], a.scale = record.floats[0];
   a.index = header.index, a.parent = header.parent, a.tiles = list.data();
   const int32_t tasks = static_cast<int32_t>(list.size()) * kv_heads;
-  std::atomic<int32_t>& next = counter(op);
-  auto claim = [&]() -> Task {
+  std::atomic<int32_t>& next = counters(op)->taken;
+  auto claim_task = [&]() -> Task {
     const int32_t number = next.fetch_add(1, std::memory_order_relaxed);
     return number < tasks ? Task{number / kv_heads, number % kv_heads} : Task{-1, 0};
   };
   // One is claimed ahead, so that its first keys are on their way while the one before is computed.
-  for (Task task = claim(); task.tile >= 0;) {
-    const Task following = claim();
+  for (Task task = claim_task(); task.tile >= 0;) {
+    const Task following = claim_task();
     kernels.attention(a, task, following, own + 3 * linear_scratch);
     task = following;
   }
@@ -223,7 +243,7 @@ void Step::run(const BoundOp& op, int thread, uint8_t* own) const {
     case OpKind::LINEAR:
     case OpKind::QKV:
     case OpKind::LINEAR_ADD:
-    case OpKind::GATE_UP: return linears(op, own);
+    case OpKind::GATE_UP: return linears(op, thread, own);
     case OpKind::ATTENTION: return attention(op, own);
   }
 }
@@ -232,10 +252,13 @@ void Step::walk(int thread) const {
   uint8_t* own = scratch + static_cast<size_t>(thread) * scratch_bytes;
   const bool timed = profiling && thread == 0;
   uint64_t since = timed ? now_ns() : 0;
+  int epoch = 0;
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const BoundOp& op = program.ops[i];
     if (op.record->barrier) {
       Pool::instance().wait();
+      ++epoch;
+      if (thread == 0) renew_claims(epoch);
       if (timed && i > 0) {
         const uint64_t t = now_ns();
         program.nanoseconds[i - 1] += t - since;
@@ -263,7 +286,7 @@ void Session::run(int32_t number, const int32_t* words, size_t count) {
   apply_copies(h);
   place(p, h.T, h.R, h.N);
   make_tiles(h);
-  for (size_t i = 0; i < p.ops.size(); ++i) p.counters[i].next.store(0, std::memory_order_relaxed);
+  for (int i = 0; i < 3 * p.sets * limits_.threads; ++i) p.counters[i].taken.store(0, std::memory_order_relaxed);
   const Step step{isa_,      p,         h, tiles_, limits_.threads, scratch_.data(), scratch_bytes_, linear_scratch_,
                   profiling_, op_kernels(isa_), linear_kernels(isa_)};
   Pool::instance().run(

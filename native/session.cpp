@@ -74,9 +74,9 @@ void Session::finish() {
     const size_t arena = p.region_at.back();
     p.arena = Mapping(arena);
     place(p, 0, 0, 0);
-    p.counters = std::make_unique<Counter[]>(p.record.ops.size());
     p.nanoseconds.assign(p.record.ops.size(), 0);
     bind_ops(p);
+    bind_claims(p);
     for (const BoundOp& op : p.ops) {
       if (op.record->kind != OpKind::ATTENTION) continue;
       const int group = op.record->ints.at(0) / op.record->ints.at(1);
@@ -165,8 +165,20 @@ void Session::bind_linears(const ProgramRecord& program, BoundOp& op) {
     a.ldx = program.buffers[r.ins[0]].ld, a.ldo = out.ld;
     op.panels += w[i]->panels;
   }
-  const int parts = limits_.threads * 4;
-  op.claim = limits_.threads == 1 ? op.panels : std::clamp(op.panels / parts, 1, 32);
+}
+
+void Session::bind_claims(LoadedProgram& p) const {
+  int32_t epoch = 0, used = 0;
+  std::vector<std::pair<int32_t, int32_t>> places;
+  for (const BoundOp& op : p.ops) {
+    if (op.record->barrier) ++epoch, used = 0;
+    const bool claimed = is_linear(op.record->kind) || op.record->kind == OpKind::ATTENTION;
+    places.emplace_back(epoch % 3, used);
+    used += claimed;
+    p.sets = std::max(p.sets, used);
+  }
+  for (size_t i = 0; i < p.ops.size(); ++i) p.ops[i].claims = (places[i].first * p.sets + places[i].second) * limits_.threads;
+  p.counters = std::make_unique<Counter[]>(static_cast<size_t>(3) * p.sets * limits_.threads);
 }
 
 void Session::bind_cache(const ProgramRecord& program, BoundOp& op) {

@@ -31,14 +31,17 @@ struct BoundOp {
   const OpRecord* record;
   LinearArgs linears[3];
   int32_t linear_count = 0;
-  int32_t panels = 0, claim = 1;  // of all its linears; panels that a thread takes at a time
+  int32_t panels = 0;  // of all its linears
+  int32_t claims = 0;  // which set of counters hands out its panels or tasks
   CacheView cache{};
   const float* vector = nullptr;        // norm
   const PackedLinear* table = nullptr;  // embed
 };
 
+// Hands out `count` items to threads: each takes its own contiguous share in ascending order, piece by piece, and then
+// helps the others. One counter per thread: how much of its share is taken.
 struct alignas(128) Counter {
-  std::atomic<int32_t> next{0};
+  std::atomic<int32_t> taken{0};
 };
 
 struct LoadedProgram {
@@ -49,7 +52,9 @@ struct LoadedProgram {
   std::vector<size_t> region_at;
   int32_t T = 0, R = 0, N = 0;     // of the last run
   std::vector<int32_t> groups;     // program group -> session group
-  std::unique_ptr<Counter[]> counters;  // per op: next panel or task to claim
+  // Sets of one counter per thread. Ops between two barriers use different sets; a set is used again three barriers on.
+  std::unique_ptr<Counter[]> counters;
+  int32_t sets = 1;  // between two barriers
   std::vector<uint64_t> nanoseconds;  // per op, while profiling
 };
 
@@ -90,6 +95,7 @@ class Session {
   const HeldWeight& weight(const ProgramRecord& program, int32_t id) const;
   void bind_ops(LoadedProgram& program);
   void bind_table(const ProgramRecord& program, BoundOp& op);
+  void bind_claims(LoadedProgram& program) const;
   void bind_linears(const ProgramRecord& program, BoundOp& op);
   void bind_cache(const ProgramRecord& program, BoundOp& op);
   void place(LoadedProgram& program, int32_t T, int32_t R, int32_t N);
