@@ -204,6 +204,12 @@ def test_empty_folder(tmp_path):
         open_checkpoint(tmp_path)
 
 
+def test_a_safetensors_file_is_named_by_its_folder(folder):
+    save_file({"w": np.ones(2, np.float32)}, folder / "model.safetensors")
+    with pytest.raises(BadFileError, match="name the folder"):
+        open_checkpoint(folder / "model.safetensors")
+
+
 def test_no_config(tmp_path):
     save_file({"w": np.ones(2, np.float32)}, tmp_path / "model.safetensors")
     with pytest.raises(MissingFileError, match=r"config\.json"):

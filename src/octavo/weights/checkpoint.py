@@ -135,8 +135,6 @@ def open_checkpoint(path: Path, *, matrices: Literal["bf16", "f32"] = "bf16") ->
     path = Path(path)
     if path.is_dir():
         return Checkpoint(path, _open_folder(path), matrices)
-    if not path.exists():
-        raise MissingFileError(f"{path}: no such file or folder")
     if path.suffix in UNSAFE_SUFFIXES:
         raise PolicyError(f"{path}: pickled weights can run code; convert to safetensors", code="unsafe_format")
     if path.suffix == ".safetensors":
