@@ -144,7 +144,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_templates_are_refused_at_load(name):
     with pytest.raises(BadFileError) as raised:
-        ChatTemplate(BAD[name])
+        ChatTemplate(BAD[name]).check()
     assert raised.value.code == "bad_chat_template" and raised.value.exit_code == 65
     assert "\n" not in raised.value.message
 
@@ -155,7 +155,7 @@ LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% end
 def test_a_template_without_end_is_killed_at_load(monkeypatch):
     monkeypatch.setattr(chat, "MAX_SECONDS", 0.2)
     with pytest.raises(BadFileError, match=r"no result after 0\.2 s"):
-        ChatTemplate(LOOP)
+        ChatTemplate(LOOP).check()
 
 
 def test_a_later_render_is_killed_and_the_next_one_works(monkeypatch):
@@ -167,6 +167,24 @@ def test_a_later_render_is_killed_and_the_next_one_works(monkeypatch):
     monkeypatch.setattr(chat, "MAX_SECONDS", 20.0)
     assert template.render([{"role": "user", "content": "next"}]) == "next"
     template.close()
+
+
+def test_a_bad_template_stays_refused():
+    template = ChatTemplate("{{ nope.x }}")
+    for _ in range(2):
+        with pytest.raises(BadFileError):
+            template.render([{"role": "user", "content": "x"}])
+
+
+def test_an_interrupted_render_leaves_no_answer_behind(monkeypatch, chatml):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("octavo.text.template_process.TemplateProcess._receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            chatml.render([{"role": "user", "content": "first"}])
+    assert "second" in chatml.render([{"role": "user", "content": "second"}])
 
 
 def test_long_messages_pass_the_pipe(chatml):

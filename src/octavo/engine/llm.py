@@ -21,7 +21,7 @@ from octavo.engine.outputs import RequestOutput, StreamDelta, Transcript, comple
 from octavo.engine.port import EngineStats, ModelInfo
 from octavo.engine.progress import CountBar
 from octavo.engine.streams import AsyncLLM
-from octavo.engine.vocabulary import load_tokenizer
+from octavo.engine.vocabulary import check_template, load_tokenizer
 from octavo.errors import EngineError, RequestError
 from octavo.request import SamplingParams, TokenDelta
 from octavo.text.chat import ChatTemplate
@@ -77,8 +77,9 @@ class LLM:
             served_model_name=served_model_name,
         )
         self.tokenizer: Tokenizer = load_tokenizer(model)
-        self._template: ChatTemplate | None = None
+        self._template = ChatTemplate.started(self.tokenizer)
         self._engine = ThreadEngine(self.config, drafter=drafter, progress=progress)
+        check_template(self._template, self._engine)
         self._inputs = InputReader(self._engine.info, self.tokenizer)
         self._ids = itertools.count()
 

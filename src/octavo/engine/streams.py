@@ -19,7 +19,7 @@ from octavo.engine.executor import LiveEngine, ProcessEngine, ProgressHook, Thre
 from octavo.engine.inputs import InputReader, Prompt
 from octavo.engine.outputs import StreamDelta, Transcript
 from octavo.engine.port import EngineStats, ModelInfo
-from octavo.engine.vocabulary import load_tokenizer
+from octavo.engine.vocabulary import check_template, load_tokenizer
 from octavo.errors import OctavoError
 from octavo.request import Request, SamplingParams, TokenDelta
 from octavo.text.chat import ChatTemplate
@@ -35,11 +35,12 @@ class AsyncLLM:
     def __init__(self, config: EngineConfig, *, process: bool = False, progress: ProgressHook = no_progress) -> None:
         self.config = config
         self.tokenizer: Tokenizer = load_tokenizer(config.model)
+        self._template = ChatTemplate.started(self.tokenizer)
         self._engine: LiveEngine = (
             ProcessEngine(config, progress=progress) if process else ThreadEngine(config, progress=progress)
         )
+        check_template(self._template, self._engine)
         self._inputs = InputReader(self._engine.info, self.tokenizer)
-        self._template: ChatTemplate | None = None
         self._ids = itertools.count()
         self._open: dict[str, list[str]] = {}  # request id of a caller -> ids of its sequences
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from octavo.engine.port import Engine
 from octavo.errors import BadFileError, MissingFileError
+from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 from octavo.weights.fetch import resolve
@@ -33,6 +35,17 @@ def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
     if "eos_token_id" in checkpoint.config:
         generation.setdefault("eos_token_id", checkpoint.config["eos_token_id"])
     return Tokenizer.from_files(Path(path), _json(files.get("tokenizer_config.json")), generation)
+
+
+def check_template(template: ChatTemplate | None, engine: Engine) -> None:
+    """The verdict on the template that came up beside the engine. A bad one ends the load: raises BadFileError."""
+    if template is None:
+        return
+    try:
+        template.check()
+    except BadFileError:
+        engine.close()
+        raise
 
 
 def _json(path: Path | None) -> Mapping[str, Any]:

@@ -7,110 +7,35 @@ encoded without added specials; special tokens spelled inside a message stay pla
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import re
 import secrets
-import select
-import struct
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from octavo.errors import BadFileError, RequestError, ResourceError
+from octavo.errors import BadFileError, RequestError
 from octavo.text.messages import normalize
+from octavo.text.template_process import TemplateFault, TemplateProcess
 from octavo.text.tokenizer import Tokenizer
 
 MAX_SOURCE = 256 << 10  # bytes
 MAX_OUTPUT = 4 << 20  # characters
 MAX_MEMORY = 512 << 20  # bytes of address space
 MAX_SECONDS = 2.0
-START_SECONDS = 20.0  # for the interpreter to come up on a busy machine
-_WORKER = Path(__file__).with_name("template_worker.py")
 _RESERVED = frozenset(("messages", "tools", "add_generation_prompt", "bos_token", "eos_token"))
 
 
-class _WorkerFault(Exception):
-    """The worker was killed or died."""
-
-
-class _Worker:
-    """One child process and the frames to and from it. Not thread-safe."""
-
-    def __init__(self, start: dict[str, Any]) -> None:
-        command = [sys.executable, "-P", str(_WORKER)]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            start_new_session=True,  # Ctrl-C in the terminal is not for it; it ends with its input
-        )
-        assert self._process.stdin and self._process.stdout
-        self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
-        os.set_blocking(self._stdin, False)
-        os.set_blocking(self._stdout, False)
-        self._unsent = bytearray(_frame(start))
-        self._ready = False
-
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one request. The clock starts when the interpreter is up. Raises _WorkerFault."""
-        if not self._ready:
-            self._receive(START_SECONDS)
-            self._ready = True
-        self._unsent += _frame(request)
-        return self._receive(MAX_SECONDS)
-
-    def _receive(self, seconds: float) -> dict[str, Any]:
-        """One frame, while the unsent bytes go out."""
-        answer = bytearray()
-        deadline = time.monotonic() + seconds
-        while len(answer) < 4 or len(answer) < 4 + struct.unpack_from("<I", answer)[0]:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise _WorkerFault(f"no result after {seconds:g} s")
-            readable, writable, _ = select.select([self._stdout], [self._stdin] if self._unsent else [], [], left)
-            try:
-                if writable:
-                    del self._unsent[: os.write(self._stdin, self._unsent[: 1 << 16])]
-                data = os.read(self._stdout, 1 << 16) if readable else None
-            except OSError:
-                data = b""
-            if data == b"":
-                raise _WorkerFault("its process ended")
-            answer += data or b""
-        reply: dict[str, Any] = json.loads(answer[4:])
-        return reply
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-
-
-def _frame(value: dict[str, Any]) -> bytes:
-    data = json.dumps(value).encode()
-    return struct.pack("<I", len(data)) + data
-
-
 class ChatTemplate:
-    """A template that passed its dry run. Thread-safe; `close` ends its process.
+    """One template and its process, which starts at once; the dry run goes on beside whatever else loads.
 
-    Raises BadFileError (bad_chat_template) at construction.
+    `check` waits for its verdict and raises BadFileError (bad_chat_template); so does the first render without it.
+    Thread-safe; `close` ends the process.
     """
 
     def __init__(self, source: str, bos_token: str = "", eos_token: str = "") -> None:
         self._lock = threading.Lock()
-        self._worker: _Worker | None = None
+        self._process: TemplateProcess | None = None
+        self._unchecked = True
         size = len(source.encode("utf-8", "surrogatepass"))
         if size > MAX_SOURCE:
             raise _bad(f"{size} bytes, the limit is {MAX_SOURCE}")
@@ -120,7 +45,8 @@ class ChatTemplate:
             "max_output": MAX_OUTPUT,
             "memory": MAX_MEMORY,
         }
-        self._dry_run()
+        self._process = TemplateProcess(self._start)
+        self._process.post(_variables([{"role": "user", "content": "Hello"}], None, True, {}))
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> ChatTemplate:
@@ -128,6 +54,11 @@ class ChatTemplate:
         if tokenizer.chat_template is None:
             raise RequestError("this model has no chat template: use completions", code="no_chat_template")
         return cls(tokenizer.chat_template, tokenizer.bos_token, tokenizer.eos_token)
+
+    @classmethod
+    def started(cls, tokenizer: Tokenizer) -> ChatTemplate | None:
+        """As `of`, None for a model without one: for engines, which start it before the weights and check it after."""
+        return None if tokenizer.chat_template is None else cls.of(tokenizer)
 
     def render(
         self,
@@ -165,27 +96,34 @@ class ChatTemplate:
                 ids += tokenizer.encode(text, parse_special=place % 2 == 0)
         return ids
 
+    def check(self) -> None:
+        """The verdict of the dry run. A template that refuses its messages by raise_exception can render."""
+        with self._lock:
+            if self._unchecked and self._process is not None:
+                try:
+                    reply = self._answer(self._process)
+                except TemplateFault as fault:
+                    raise _bad(str(fault)) from None
+                if "text" not in reply and reply["error"] != "Refused":
+                    self._drop()
+                    raise _bad(f"{reply['error']}: {reply['message']}")
+                self._unchecked = False
+            elif self._unchecked:
+                raise _bad("it did not pass its dry run, or was closed before")
+
     def close(self) -> None:
         with self._lock:
             self._drop()
 
     def __del__(self) -> None:
-        if getattr(self, "_worker", None) is not None:
+        if getattr(self, "_process", None) is not None:
             self._drop()
 
-    def _dry_run(self) -> None:
-        try:
-            reply = self._ask(_variables([{"role": "user", "content": "Hello"}], None, True, {}))
-        except _WorkerFault as fault:
-            raise _bad(str(fault)) from None
-        if "text" not in reply and reply["error"] != "Refused":
-            self.close()
-            raise _bad(f"{reply['error']}: {reply['message']}")
-
     def _render(self, variables: dict[str, Any]) -> str:
+        self.check()
         try:
             reply = self._ask(variables)
-        except _WorkerFault as fault:
+        except TemplateFault as fault:
             raise RequestError(
                 f"the chat template was stopped: {fault}", code="template_limit", param="messages"
             ) from None
@@ -197,20 +135,23 @@ class ChatTemplate:
 
     def _ask(self, variables: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
-            try:
-                if self._worker is None:
-                    self._worker = _Worker(self._start)
-                return self._worker.ask(variables)
-            except _WorkerFault:
-                self._drop()
-                raise
-            except OSError as error:
-                raise ResourceError(f"the chat template's process cannot start: {error.strerror}") from None
+            if self._process is None:
+                self._process = TemplateProcess(self._start)
+            self._process.post(variables)
+            return self._answer(self._process)
+
+    def _answer(self, process: TemplateProcess) -> dict[str, Any]:
+        """A process that was interrupted would give the next caller this caller's answer: it is dropped."""
+        try:
+            return process.answer(MAX_SECONDS)
+        except BaseException:
+            self._drop()
+            raise
 
     def _drop(self) -> None:
-        if self._worker is not None:
-            self._worker.kill()
-            self._worker = None
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
 
 
 def _bad(what: str) -> BadFileError:
