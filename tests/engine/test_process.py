@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from conftest import EXECUTORS, assert_all_free
+from engines import EXECUTORS, assert_all_free
 
 from octavo import AsyncLLM, SamplingParams
 from octavo.config import EngineConfig

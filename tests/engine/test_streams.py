@@ -4,7 +4,7 @@ import asyncio
 import gc
 
 import pytest
-from conftest import assert_all_free
+from engines import assert_all_free
 
 from octavo import AsyncLLM, SamplingParams
 from octavo.config import EngineConfig
