@@ -28,6 +28,9 @@ struct Step {
   int threads;
   uint8_t* scratch;
   size_t scratch_bytes, linear_scratch;
+  float* partial;
+  int32_t* arrived;
+  int32_t segments, max_segments;  // of attention: the most that a tile of this step sees, that any could
   bool profiling;
   const OpKernels& kernels;
   const LinearKernels& linear;
@@ -212,11 +215,17 @@ void Step::attention(const BoundOp& op, uint8_t* own) const {
   else a.out = data<float>(record.outs[0]);
   a.ldo = out.ld, a.heads = heads, a.window = record.ints[2], a.scale = record.floats[0];
   a.index = header.index, a.parent = header.parent, a.tiles = list.data();
-  const int32_t tasks = static_cast<int32_t>(list.size()) * kv_heads;
+  // Too few tiles for the threads: their segments are shared out too. The merge is the same either way.
+  const int32_t base = static_cast<int32_t>(list.size()) * kv_heads;
+  const bool few = threads > 1 && base > 0 && base < FEW_TASKS * threads;
+  const int32_t parts = few ? std::min(segments, (2 * FEW_TASKS * threads + base - 1) / base) : 1;
+  a.partial = partial, a.arrived = arrived;
+  a.segment_floats = segment_floats(op.cache.padded_d, heads / kv_heads), a.task_floats = a.segment_floats * max_segments;
+  const int32_t tasks = base * parts;
   std::atomic<int32_t>& next = counters(op)->taken;
   auto claim_task = [&]() -> Task {
-    const int32_t number = next.fetch_add(1, std::memory_order_relaxed);
-    return number < tasks ? Task{number / kv_heads, number % kv_heads} : Task{-1, 0};
+    const int32_t number = next.fetch_add(1, std::memory_order_relaxed), tile = number / parts;
+    return number < tasks ? Task{tile / kv_heads, tile % kv_heads, number % parts, parts} : Task{-1, 0, 0, 1};
   };
   // One is claimed ahead, so that its first keys are on their way while the one before is computed.
   for (Task task = claim_task(); task.tile >= 0;) {
@@ -287,8 +296,21 @@ void Session::run(int32_t number, const int32_t* words, size_t count) {
   place(p, h.T, h.R, h.N);
   make_tiles(h);
   for (int i = 0; i < 3 * p.sets * limits_.threads; ++i) p.counters[i].taken.store(0, std::memory_order_relaxed);
-  const Step step{isa_,      p,         h, tiles_, limits_.threads, scratch_.data(), scratch_bytes_, linear_scratch_,
-                  profiling_, op_kernels(isa_), linear_kernels(isa_)};
+  const Step step{.isa = isa_,
+                  .program = p,
+                  .header = h,
+                  .tiles = tiles_,
+                  .threads = limits_.threads,
+                  .scratch = scratch_.data(),
+                  .scratch_bytes = scratch_bytes_,
+                  .linear_scratch = linear_scratch_,
+                  .partial = reinterpret_cast<float*>(partial_.data()),
+                  .arrived = arrived_.data(),
+                  .segments = segments_,
+                  .max_segments = max_segments_,
+                  .profiling = profiling_,
+                  .kernels = op_kernels(isa_),
+                  .linear = linear_kernels(isa_)};
   Pool::instance().run(
       limits_.threads, [](void* context, int thread) { static_cast<const Step*>(context)->walk(thread); },
       const_cast<Step*>(&step));

@@ -73,9 +73,9 @@ struct Tile {
   int32_t row, rows, slot;
 };
 
-// One tile for one KV head. tile -1: none.
+// One tile for one KV head, or one of `parts` shares of its segments. tile -1: none.
 struct Task {
-  int32_t tile, kv_head;
+  int32_t tile, kv_head, part, parts;
 };
 
 struct AttentionArgs {
@@ -87,6 +87,11 @@ struct AttentionArgs {
   float scale;
   const int32_t *index, *parent;
   const Tile* tiles;
+  // For tasks in parts: per tile and KV head, room for each segment's result, and how many parts have arrived (the last
+  // merges all segments in order and sets it back to 0).
+  float* partial;
+  size_t segment_floats, task_floats;
+  int32_t* arrived;
 };
 
 struct OpKernels {
@@ -108,5 +113,9 @@ constexpr int tile_rows(int group) {
   return rows < 1 ? 1 : rows < 4 ? rows : rows / 4 * 4;
 }
 size_t attention_scratch_bytes(int d, int group);
+// Floats of one segment's result: O, maximum and sum of every vector of a tile.
+constexpr size_t segment_floats(int padded_d, int group) {
+  return (static_cast<size_t>(tile_rows(group)) * group * (padded_d + 2) + 15) / 16 * 16;
+}
 
 }  // namespace octavo

@@ -67,7 +67,7 @@ void Session::finish() {
     if (!held.vector) max_n = std::max(max_n, held.matrix.n);
   }
   linear_scratch_ = align(linear_scratch_bytes(max_n, std::max(limits_.max_tokens, limits_.max_rows)), 128);
-  size_t attention_scratch = 0;
+  size_t attention_scratch = 0, segment = 0;
   for (const auto& program : programs_) {
     LoadedProgram& p = *program;
     place(p, limits_.max_tokens, limits_.max_rows, limits_.max_seqs);
@@ -82,10 +82,14 @@ void Session::finish() {
       const int group = op.record->ints.at(0) / op.record->ints.at(1);
       tiles_[group] = {};
       attention_scratch = std::max(attention_scratch, attention_scratch_bytes(op.cache.d, group));
+      segment = std::max(segment, segment_floats(op.cache.padded_d, group));
     }
   }
   scratch_bytes_ = align(3 * linear_scratch_ + attention_scratch, 4096) + 256;
   scratch_ = Mapping(scratch_bytes_ * limits_.threads);
+  max_segments_ = limits_.max_blocks * limits_.block_tokens / SEGMENT_TOKENS + 1;
+  arrived_.assign(FEW_TASKS * limits_.threads, 0);
+  if (limits_.threads > 1) partial_ = Mapping(arrived_.size() * max_segments_ * segment * sizeof(float));
 }
 
 const HeldWeight& Session::weight(const ProgramRecord& program, int32_t id) const {
@@ -308,6 +312,8 @@ void Session::apply_copies(const Header& h) {
 
 // Tiles for this step, longest context first so that the last to finish is short.
 void Session::make_tiles(const Header& h) {
+  segments_ = 1;
+  for (int32_t t = 0; t < h.T; ++t) segments_ = std::max(segments_, h.index[t] / SEGMENT_TOKENS + 1);
   for (auto& [group, tiles] : tiles_) {
     tiles.clear();
     const int32_t most = tile_rows(group);

@@ -15,6 +15,9 @@
 
 namespace octavo {
 
+// Fewer attention tasks than this per thread are cut into parts.
+constexpr int32_t FEW_TASKS = 2;
+
 struct SessionLimits {
   int32_t max_tokens, max_rows, max_seqs, max_blocks, num_blocks, block_tokens, threads;
 };
@@ -118,6 +121,9 @@ class Session {
   Mapping scratch_;
   size_t scratch_bytes_ = 0, linear_scratch_ = 0;
   std::map<int32_t, std::vector<Tile>> tiles_;  // by query heads per KV head
+  Mapping partial_;  // results of segments of attention tasks in parts
+  std::vector<int32_t> arrived_;
+  int32_t segments_ = 1, max_segments_ = 1;
   bool profiling_ = false;
   uint64_t steps_ = 0, barriers_ = 0;
 };

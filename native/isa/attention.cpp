@@ -306,6 +306,16 @@ inline void visible(const AttentionArgs& a, int row, int* first, int* last) {
   *first = a.window > 0 && *last > a.window ? *last - a.window : 0;
 }
 
+struct Span {
+  int begin, end;
+};
+
+// The segments of [first, last) that are this task's.
+inline Span segments_of(const Task& task, int first, int last) {
+  const int begin = first / SEGMENT_TOKENS, count = (last + SEGMENT_TOKENS - 1) / SEGMENT_TOKENS - begin;
+  return {begin + count * task.part / task.parts, begin + count * (task.part + 1) / task.parts};
+}
+
 // The first K that task `next` will read.
 inline void next_keys(const AttentionArgs& a, const Task& next, const pair** k) {
   for (int i = 0; i < CHUNK_PAGES; ++i) k[i] = nullptr;
@@ -314,7 +324,18 @@ inline void next_keys(const AttentionArgs& a, const Task& next, const pair** k) 
   int first, last;
   visible(a, tile.row, &first, &last);
   const int32_t* table = a.cache.table + static_cast<size_t>(tile.slot) * a.cache.max_blocks;
-  chunk_keys(a.cache, table, next.kv_head, first / CHUNK_TOKENS * CHUNK_TOKENS, last, k);
+  const int chunk = first / CHUNK_TOKENS * CHUNK_TOKENS, segment = segments_of(next, first, last).begin * SEGMENT_TOKENS;
+  chunk_keys(a.cache, table, next.kv_head, chunk > segment ? chunk : segment, last, k);
+}
+
+// Where the result of a segment of a task in parts is kept: the same working memory with other places for O, m and l.
+inline Work kept_segment(const AttentionArgs& a, const Work& w, const Task& task, int number) {
+  const size_t base = static_cast<size_t>(task.tile) * a.cache.kv_heads + task.kv_head;
+  Work kept = w;
+  kept.o = a.partial + base * a.task_floats + number * a.segment_floats;
+  kept.m = kept.o + static_cast<size_t>(w.vectors) * w.padded_d;
+  kept.l = kept.m + w.vectors;
+  return kept;
 }
 
 inline void load_queries(const AttentionArgs& a, const Work& w, const Tile& tile, int kv_head) {
@@ -368,18 +389,29 @@ void attention(const AttentionArgs& a, Task task, Task next, uint8_t* scratch) {
   }
   load_queries(a, w, tile, task.kv_head);
   for (int i = 0; i < w.vectors; ++i) w.m_all[i] = LOWEST, w.l_all[i] = 0.0f;
+  const Span mine = segments_of(task, first, last);
   Pages pages;
-  for (int segment = first / SEGMENT_TOKENS * SEGMENT_TOKENS; segment < last; segment += SEGMENT_TOKENS) {
-    start_segment(w);
-    for (int begin = segment; begin < segment + SEGMENT_TOKENS && begin < last; begin += CHUNK_TOKENS) {
+  for (int segment = mine.begin; segment < mine.end; ++segment) {
+    const Work own = task.parts == 1 ? w : kept_segment(a, w, task, segment - first / SEGMENT_TOKENS);
+    const int stop = (segment + 1) * SEGMENT_TOKENS < last ? (segment + 1) * SEGMENT_TOKENS : last;
+    start_segment(own);
+    for (int begin = segment * SEGMENT_TOKENS; begin < stop; begin += CHUNK_TOKENS) {
       if (begin + CHUNK_TOKENS <= first) continue;
       chunk_pages(a, w, table, task.kv_head, tile.row, path, begin, first, last, pages);
       const int after = begin + CHUNK_TOKENS;
-      if (after < last && !path.length) chunk_keys(c, table, task.kv_head, after, last, pages.next_k);
+      if (after < stop && !path.length) chunk_keys(c, table, task.kv_head, after, last, pages.next_k);
       else next_keys(a, next, pages.next_k);
-      run_chunk(a, w, pages, begin);
+      run_chunk(a, own, pages, begin);
     }
-    merge_segment(w);
+    if (task.parts == 1) merge_segment(own);
+  }
+  if (task.parts > 1) {
+    int32_t* arrived = a.arrived + task.tile * c.kv_heads + task.kv_head;
+    if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) < task.parts) return;
+    __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);
+    for (int i = first / SEGMENT_TOKENS; i * SEGMENT_TOKENS < last; ++i) {
+      merge_segment(kept_segment(a, w, task, i - first / SEGMENT_TOKENS));
+    }
   }
   store_rows(a, w, tile, task.kv_head);
 }

@@ -53,6 +53,19 @@ def test_threads_change_no_bit(model, isa, whole, threads):
     assert np.array_equal(many.prompt(prompt(LENGTH), slot=1, chunk=3), whole)
 
 
+@pytest.mark.parametrize("window", [None, 700])
+def test_a_long_context_shared_among_threads_has_the_bits_of_one(isa, window):
+    """One request of three segments leaves fewer tasks than threads: its segments are shared out."""
+    long_model = odd_model(**({"sliding_window": window, "architectures": ["MistralForCausalLM"]} if window else {}))
+    tokens = prompt(1100)
+    alone, shared = (stepper(long_model, isa, threads=threads, length=1120) for threads in (1, 3))
+    want = alone.prompt(tokens, chunk=550)
+    assert np.array_equal(shared.prompt(tokens, chunk=550), want)
+    for at in (1023, 1024, 1099):
+        again = shared.step(Run(0, at, (tokens[at],), no_write=(0,)))
+        assert np.array_equal(again[0], want[at])
+
+
 def test_block_size_changes_no_bit(model, isa, whole):
     assert np.array_equal(stepper(model, isa, block_tokens=32).prompt(prompt(LENGTH), chunk=7), whole)
 
