@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 
 from octavo.cli import flags
 from octavo.cli.screen import capacity_table, progress
+from octavo.engine.port import ModelInfo
 from octavo.server import app
 
 
@@ -18,5 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 def run(args: argparse.Namespace) -> int:
     serve = flags.resolve(args, flags.SERVE_FLAGS)
     config = flags.engine_config(args, served_model_name=serve.pop("served_model_name"))
-    with progress("loading") as advance:
-        return app.serve(config, progress=advance, loaded=capacity_table, **serve)
+    with ExitStack() as loading:
+        advance = loading.enter_context(progress("loading"))
+
+        def loaded(info: ModelInfo) -> None:
+            loading.close()  # the bar ends with the load, not with the server
+            capacity_table(info)
+
+        return app.serve(config, progress=advance, loaded=loaded, **serve)
