@@ -25,38 +25,42 @@ def check_state(scheduler: Scheduler) -> None:
 def check_pool(ledger, group: int) -> None:
     """I1 conservation by id, I2 reference counts, I3 one state per block, I4 unshared until full, I7 chains whole."""
     pool = ledger.pools[group]
-    holders: Counter[int] = Counter()
+    counts = [0] * pool.num_blocks
     partial: set[int] = set()
     for holding in ledger.holdings.values():
         table = holding.tables[group]
-        holders.update(table.blocks)
+        for block in table.blocks:
+            counts[block] += 1
         partial.update(table.blocks[holding.published :])
-        for place, block in enumerate(table.blocks):
-            require((block == 0) == (place < table.nulls), "I3", f"entry {place} is {block}, {table.nulls} are null")
-    holders.pop(0, None)
-    free, idle, held = set(pool.free), set(pool.idle), set(holders)
+        nulls = [block == 0 for block in table.blocks]
+        require(nulls == [place < table.nulls for place in range(len(nulls))], "I3", f"null entries of {table.blocks}")
+    counts[0] = 0
+    if counts != pool.refs:
+        raise Violation("I2", f"references {pool.refs}, table entries {counts}")
+    free, idle, held = set(pool.free), set(pool.idle), {block for block, count in enumerate(counts) if count}
     require(len(free) == len(pool.free), "I3", "a block is twice on the free list")
     require(not (free & idle or free & held or idle & held), "I3", "a block is in two states")
-    require(
-        0 not in free and 0 not in idle and pool.keys[0] is None and not pool.refs[0], "I3", "the null block is in use"
-    )
-    everything = set(range(1, pool.num_blocks))
-    require(free | idle | held == everything, "I1", f"lost blocks {everything - free - idle - held}")
-    for block in range(1, pool.num_blocks):
-        refs = pool.refs[block]
-        require(refs == holders[block], "I2", f"block {block}: {refs} references, {holders[block]} entries")
-        key = pool.keys[block]
-        if block in idle:
-            require(key is not None, "I1", f"idle block {block} cannot be found")
-        if block in free:
-            require(key is None, "I3", f"free block {block} has a key")
-        require(refs <= 1 or block not in partial, "I4", f"block {block} is shared before it is full")
-        if key is not None:
-            require(block in pool._by_key.get(key, ()), "I6", f"block {block} is not under its key")
-            if ledger.groups[group].rule == "full":
-                whole = pool.parents[block] in pool or pool.parents[block] in ledger.roots
-                require(whole, "I7", f"block {block} outlives its parent")
-    require(sum(map(len, pool._by_key.values())) == sum(k is not None for k in pool.keys), "I6", "stale index entries")
+    require(0 not in free and 0 not in idle and pool.keys[0] is None, "I3", "the null block is in use")
+    require(len(free) + len(idle) + len(held) == pool.usable, "I1", "a block is lost")
+    for block in partial:
+        if counts[block] > 1:
+            raise Violation("I4", f"block {block} is shared before it is full")
+    check_index(ledger, group, free, idle)
+
+
+def check_index(ledger, group: int, free: set[int], idle: set[int]) -> None:
+    """I1, I3 idle blocks can be found and free ones cannot, I6 under their own key, I7 with the whole chain above."""
+    pool = ledger.pools[group]
+    chained = ledger.groups[group].rule == "full"
+    keyed = {block for block, key in enumerate(pool.keys) if key is not None}
+    require(idle <= keyed, "I1", "an idle block cannot be found")
+    require(not free & keyed, "I3", "a free block has a key")
+    require(sum(map(len, pool._by_key.values())) == len(keyed), "I6", "stale index entries")
+    for block in keyed:
+        if block not in pool._by_key.get(pool.keys[block], ()):
+            raise Violation("I6", f"block {block} is not under its key")
+        if chained and pool.parents[block] not in pool and pool.parents[block] not in ledger.roots:
+            raise Violation("I7", f"block {block} outlives its parent")
 
 
 def check_claims(ledger) -> None:

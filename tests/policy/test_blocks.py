@@ -22,6 +22,7 @@ def test_the_null_block_is_never_taken():
 
 
 def test_a_pool_needs_a_block_beside_the_null_block():
+    assert BlockPool(2).usable == 1
     with pytest.raises(ValueError, match="null block"):
         BlockPool(1)
 

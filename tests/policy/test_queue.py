@@ -80,14 +80,15 @@ def test_a_turn_out_of_patience_is_yielded_once():
 
 
 def test_patience_starts_anew_after_a_turn():
-    queue = queue_of(*(request(f"low{i}", priority=1, arrival=i) for i in range(2)))
+    queue = queue_of(*(request(f"low{i}", priority=1, arrival=i) for i in range(3)))
     served = []
-    for i in range(PATIENCE + 3):
+    for i in range(3 * PATIENCE):
         queue.push(request(f"high{i}", arrival=i))
         first = next(queue.order())
         queue.take(first)
         served.append(first.id)
-    assert [name for name in served if name.startswith("low")] == ["low0"]
+    assert [served.index(f"low{i}") for i in range(2)] == [PATIENCE, 2 * PATIENCE + 1]
+    assert "low2" not in served
 
 
 def test_removing_leaves_no_trace():
@@ -99,5 +100,9 @@ def test_removing_leaves_no_trace():
     assert "b" not in queue and [each.id for each in queue.order()] == ["a"]
     queue.remove(a)
     assert len(queue) == 0 and list(queue.order()) == []
-    queue.push(a)
-    assert [each.id for each in queue.order()] == ["a"]
+    queue.push(b)
+    queue.push_front(a)
+    assert [each.id for each in queue.order()] == ["a", "b"]
+    queue.remove(b)
+    queue.remove(a)
+    assert len(queue) == 0 and not queue._classes

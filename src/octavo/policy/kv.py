@@ -38,15 +38,20 @@ class GroupTable:
 
 class Holding:
     """What one admitted request holds. published: full blocks that are under their key; claimed: full blocks of known
-    tokens that it computes or has computed; tainted: it shares a block that was found bad and publishes nothing."""
+    tokens that it computes or has computed; tainted: it shares a block that was found bad and publishes nothing.
+    room: tokens that its tables have place for; due: computed tokens at which publishing has something to do; told: the
+    machine knows the tables."""
 
-    __slots__ = ("claimed", "published", "tables", "tainted")
+    __slots__ = ("claimed", "due", "published", "room", "tables", "tainted", "told")
 
     def __init__(self, groups: int) -> None:
         self.tables = [GroupTable() for _ in range(groups)]
         self.published = 0
         self.claimed = 0
         self.tainted = False
+        self.room = 0
+        self.due = 0
+        self.told = False
 
 
 class KeyChain:
@@ -213,20 +218,37 @@ class KVLedger:
 
     def reserve(self, request: Request, upto: int) -> bool:
         """Room for tokens [0, upto), in all groups or none."""
-        tables, want = self.holdings[request.id].tables, -(-upto // self.block_tokens)
+        holding = self.holdings[request.id]
+        if upto <= holding.room:
+            return True
+        tables, want = holding.tables, -(-upto // self.block_tokens)
         for table, pool in zip(tables, self.pools, strict=True):
             if want - len(table.blocks) > pool.available:
                 return False
         for table, pool in zip(tables, self.pools, strict=True):
             while len(table.blocks) < want:
                 table.blocks.append(pool.take())
+        holding.room, holding.told = want * self.block_tokens, False
         return True
 
     def publish(self, request: Request, computed: int) -> None:
         """Tokens [0, computed) are in the cache for good: full blocks get their keys, windows slide."""
         holding = self.holdings[request.id]
+        if computed < holding.due:
+            return
         full = computed // self.block_tokens
-        if full > holding.published and self.enable_prefix_caching:
+        if full > holding.published:
+            self._publish(request, holding, full)
+        holding.due = (holding.published + 1) * self.block_tokens
+        for index, window in self._windows:
+            table = holding.tables[index]
+            self._slide(table, self.pools[index], computed - window)
+            holding.due = min(holding.due, window + (table.nulls + 1) * self.block_tokens)
+            holding.told = False
+
+    def _publish(self, request: Request, holding: Holding, full: int) -> None:
+        """Full blocks come under their keys; whoever awaits them may look."""
+        if self.enable_prefix_caching:
             chain = self.chain(request)
             for block in range(holding.published, full):
                 key = chain.keys[block]
@@ -235,9 +257,7 @@ class KVLedger:
                         pool.publish(table.blocks[block], key, chain.parent(block))
                 if block < holding.claimed:
                     self._unclaim(key)
-            holding.published = full
-        for index, window in self._windows:
-            self._slide(holding.tables[index], self.pools[index], computed - window)
+        holding.published = full
 
     def _slide(self, table: GroupTable, pool: BlockPool, horizon: int) -> None:
         behind = min(horizon // self.block_tokens, len(table.blocks))
@@ -248,8 +268,9 @@ class KVLedger:
 
     def trim(self, request: Request, to: int) -> None:
         """Gives back blocks that hold no token before `to`."""
-        keep = -(-to // self.block_tokens)
-        for table, pool in zip(self.holdings[request.id].tables, self.pools, strict=True):
+        keep, holding = -(-to // self.block_tokens), self.holdings[request.id]
+        holding.room = min(holding.room, keep * self.block_tokens)
+        for table, pool in zip(holding.tables, self.pools, strict=True):
             while len(table.blocks) > keep:
                 pool.drop(table.blocks.pop())
             if table.sent > keep:
@@ -287,7 +308,11 @@ class KVLedger:
     def updates(self, request: Request, slot: int) -> list[TableUpdate]:
         """Differences of the request's tables since the last call."""
         found: list[TableUpdate] = []
-        for group, table in enumerate(self.holdings[request.id].tables):
+        holding = self.holdings[request.id]
+        if holding.told:
+            return found
+        holding.told = True
+        for group, table in enumerate(holding.tables):
             nulls = min(table.nulls, table.sent)
             if nulls > table.nulls_sent:
                 count = nulls - table.nulls_sent

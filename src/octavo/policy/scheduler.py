@@ -143,7 +143,7 @@ class Scheduler:
         for entry in list(self._running):
             if step.tokens < 1:
                 break
-            if entry.request.state == "running" and entry.request.planned < entry.request.num_tokens:
+            if entry.request.state == "running":
                 self._plan_running(step, entry)
         if not step.preempted:
             self._admit_waiting(step)
@@ -166,21 +166,24 @@ class Scheduler:
 
     def _plan_running(self, step: Step, entry: Entry) -> None:
         request = entry.request
-        start = request.planned
-        tokens = self._chunk(entry, start, step)
-        if tokens < 1:
+        start, end = request.planned, request.num_tokens
+        if start >= end:
             return
-        while True:
-            reach = min(self.ledger.reach(request), start + tokens)
-            if reach > start and self.ledger.reserve(request, reach):
-                break
+        first = self._first_logit(entry, start, end)
+        upto = self._upto(step, start, end, first)
+        while upto > start and not self.ledger.reserve(request, upto):
+            reach = self.ledger.reach(request)
+            if start < reach < upto:
+                upto = reach
+                continue
             victim = self._victim(entry)
             if victim is None:
                 self.stats.stalls += 1
                 return
             self._preempt(victim)
             step.preempted = True
-        self._emit(step, entry, start, reach - start)
+        if upto > start:
+            self._emit(step, entry, start, upto, first)
 
     def _admit_waiting(self, step: Step) -> None:
         candidates = list(islice(self.waiting.order(), len(self._slots) + SCAN))
@@ -193,15 +196,17 @@ class Scheduler:
                 continue
             entry = self._entries[request.id]
             covered = hit * self.ledger.block_tokens
-            start = min(covered, request.num_tokens - 1)
-            tokens = self._chunk(entry, start, step)
-            if tokens < 1:
+            end = request.num_tokens
+            start = min(covered, end - 1)
+            first = self._first_logit(entry, start, end)
+            upto = self._upto(step, start, end, first)
+            if upto <= start:
                 return
-            upto = self.ledger.admit(request, hit, start + tokens, request.num_tokens)
+            upto = self.ledger.admit(request, hit, upto, end)
             if not upto:
                 return
             self._admitted(entry, start, full_hit=covered > start)
-            self._emit(step, entry, start, upto - start, no_write=covered > start)
+            self._emit(step, entry, start, upto, first, no_write=covered > start)
 
     def _admitted(self, entry: Entry, start: int, *, full_hit: bool) -> None:
         request = entry.request
@@ -220,63 +225,49 @@ class Scheduler:
         entry.rank = (int(request.preemptions < MAX_PREEMPTIONS), request.priority, entry.order)
         insort(self._running, entry, key=_rank)
 
-    def _chunk(self, entry: Entry, start: int, step: Step) -> int:
-        """How many known tokens from `start` on the budgets allow."""
+    def _first_logit(self, entry: Entry, start: int, end: int) -> int:
+        """Index of the first token in [start, end), all known ones, whose logits are wanted; end when none are."""
         request = entry.request
-        end = request.num_tokens
-        tokens = min(end - start, step.tokens)
-        first = self._first_logit(entry, start)
-        if first < end:
-            tokens = min(tokens, max(first - start, 0) + step.logits)
-        return tokens
-
-    def _first_logit(self, entry: Entry, start: int) -> int:
-        """Index of the first token from `start` on whose logits are wanted; num_tokens when none are."""
-        request = entry.request
-        last = request.num_tokens - (request.num_tokens < request.max_total)
         if request.all_rows and entry.delivered < len(request.prompt_ids):
             return max(start, entry.delivered)
-        return last
+        return end - 1 if end < request.max_total else end
 
-    def _emit(self, step: Step, entry: Entry, start: int, tokens: int, *, no_write: bool = False) -> None:
+    def _upto(self, step: Step, start: int, end: int, first: int) -> int:
+        """How far the budgets allow to compute from `start` on; logits are wanted from `first` on."""
+        upto = min(end, start + step.tokens)
+        return min(upto, max(first, start) + step.logits) if upto > first else upto
+
+    def _emit(self, step: Step, entry: Entry, start: int, upto: int, first: int, *, no_write: bool = False) -> None:
         """Adds the row: its room is reserved. Drafts follow when it reaches the last known token."""
         request = entry.request
-        end = start + tokens
-        reached = end == request.num_tokens
-        sample = reached and end < request.max_total
-        logits = min(self._first_logit(entry, start), end) - start
+        tokens, logits = upto - start, min(first, upto) - start
+        reached = upto == request.num_tokens
+        sample = reached and upto < request.max_total
         drafts: tuple[int, ...] = ()
         parents: tuple[int, ...] = ()
-        if sample and request.draft_ids:
-            drafts, parents = self._drafts(entry, end, step.tokens - tokens, step.logits - (tokens - logits))
-        if reached:
-            request.draft_ids = request.draft_parents = ()
-        else:
+        if not reached:
             self.stats.chunks += 1
-        ids = (*request.tokens(start, end), *drafts)
+        elif request.draft_ids:
+            drafts, parents = self._drafts(entry, upto, step.tokens - tokens, step.logits - (tokens - logits))
+            parents = tuple(tokens + parent for parent in parents)
+            request.draft_ids = request.draft_parents = ()
+        ids = (*request.tokens(start, upto), *drafts) if tokens > 1 or drafts else (request.token(start),)
+        count = len(ids)
+        slot = request.slot
         step.rows.append(
-            Row(
-                request.id,
-                request.slot,
-                start,
-                ids,
-                logits,
-                sample,
-                len(drafts),
-                tuple(tokens + parent for parent in parents),
-                no_write,
-                request.adapter,
-            )
+            Row(request.id, slot, start, ids, logits, sample, len(drafts), parents, no_write, request.adapter)
         )
-        step.tokens -= len(ids)
-        step.logits -= len(ids) - logits
-        step.tables += self.ledger.updates(request, request.slot)
-        for source, target in entry.copies:
-            step.copies.append(KVCopy(request.slot, source, target))
-        self.stats.copies += len(entry.copies)
-        entry.copies = []
+        step.tokens -= count
+        step.logits -= count - logits
+        updates = self.ledger.updates(request, slot)
+        if updates:
+            step.tables += updates
+        if entry.copies:
+            step.copies += [KVCopy(slot, source, target) for source, target in entry.copies]
+            self.stats.copies += len(entry.copies)
+            entry.copies = []
         entry.outstanding += 1
-        request.planned = start + len(ids)
+        request.planned = start + count
 
     def _drafts(self, entry: Entry, end: int, tokens: int, logits: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """As many drafts as what is left of the budgets, the length and the free blocks allow, nobody else paying for
@@ -364,25 +355,27 @@ class Scheduler:
         request, accepted = entry.request, outcome.accepted
         if len(outcome.token_ids) != len(accepted) + 1 or len(accepted) > row.num_drafts:
             raise EngineError(f"request {request.id}: {len(outcome.token_ids)} tokens for {len(accepted)} drafts")
-        known = len(row.token_ids) - row.num_drafts
-        request.computed = row.start + known + len(accepted)
-        entry.delivered = len(request.prompt_ids)
         loose = row.num_drafts or entry.copies_end
-        entry.copies = moves(row, accepted)
-        entry.copies_end = entry.copies[-1][0] + 1 if entry.copies else 0
+        request.computed = firm = row.start + len(row.token_ids) - row.num_drafts + len(accepted)
+        entry.delivered = len(request.prompt_ids)
+        if loose:
+            entry.copies = moves(row, accepted)
+            entry.copies_end = entry.copies[-1][0] + 1 if entry.copies else 0
+            firm = entry.copies[0][1] if entry.copies else firm
+            self.stats.drafts_accepted += len(accepted)
+            self.stats.drafts_rejected += row.num_drafts - len(accepted)
         reason, stop, kept = append_output(request, outcome.token_ids)
         self.stats.output_tokens += len(kept)
-        self.stats.drafts_accepted += len(accepted)
-        self.stats.drafts_rejected += row.num_drafts - len(accepted)
-        request.computed = min(request.computed, request.num_tokens)
+        if reason is not None:
+            request.computed = min(request.computed, request.num_tokens)
         request.planned = request.computed
-        firm = min(request.computed, entry.copies[0][1]) if entry.copies else request.computed
-        self.ledger.publish(request, firm)
+        self.ledger.publish(request, min(firm, request.computed))
         if reason is not None:
             return self._end(entry, reason, kept, outcome, stop)
         if loose:
             self.ledger.trim(request, max(request.computed, entry.copies_end))
-        take_drafts(request, outcome)
+        if outcome.draft_ids:
+            take_drafts(request, outcome)
         return self._delta(request, kept, outcome)
 
     # ---- ending

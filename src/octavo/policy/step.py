@@ -28,10 +28,11 @@ class Entry:
 
     __slots__ = ("copies", "copies_end", "delivered", "order", "outstanding", "rank", "request")
 
+    rank: tuple[int, int, int]  # set at each admission
+
     def __init__(self, request: Request, order: int) -> None:
         self.request = request
         self.order = order
-        self.rank = (1, request.priority, order)
         self.outstanding = 0
         self.copies: list[tuple[int, int]] = []
         self.copies_end = 0
