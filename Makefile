@@ -32,9 +32,9 @@ bench: $(VENV)/dev.stamp
 docs: $(VENV)/dev.stamp
 	$(BIN)/python -m octavo.cli.reference > docs/cli.md
 
-# Mutants of policy/ against its own suite: an hour or so; figures in docs/policy.md.
+# Mutants of policy/ against its own suite: figures in docs/policy.md.
 mutants: $(VENV)/dev.stamp
-	$(BIN)/python tests/policy/mutants.py
+	PYTHONPATH=tests $(BIN)/python -m policy.mutants
 
 # Native kernels against the reference in fp32 on three English texts: figures in docs/fidelity.md.
 fidelity: $(VENV)/dev.stamp
