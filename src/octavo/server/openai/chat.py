@@ -68,7 +68,7 @@ class ChatStyle:
         shown = []
         if choice.fresh:
             shown.append(self._chunk(choice, {"role": "assistant", "content": ""}))
-        if delta.text or delta.token_ids:
+        if delta.text or (delta.token_ids and (self._logprobs or self._token_ids)):
             more: dict[str, Any] = {"logprobs": self._shown(delta.logprobs or ())}
             if self._token_ids:
                 more["token_ids"] = list(delta.token_ids)
