@@ -69,6 +69,7 @@ def test_a_tree_that_is_a_chain_needs_no_parents():
     ("limits", "kept"),
     [
         ({"tokens": 3}, 2),
+        ({"tokens": 2}, 1),
         ({"tokens": 1}, 0),
         ({"logits": 4}, 3),
         ({"blocks": 2}, 2),
@@ -81,6 +82,12 @@ def test_drafts_are_cut_to_budgets_blocks_and_length(limits, kept):
     machine.run(request("a", 5, max_tokens=None if "longest" in limits else 20), steps=12)
     row = next(row for plan in machine.plans for row in plan.rows if row.start == 5)
     assert row.num_drafts == kept and machine.stats.drafts_dropped == 5 - kept
+
+
+def test_drafts_fill_what_is_left_of_the_last_block():
+    machine = drafting(right(5), blocks=3)
+    machine.run(request("a", 5, salt="a"), request("b", 3, salt="b"), steps=2)
+    assert [row.num_drafts for row in machine.plans[1].rows] == [2, 0]
 
 
 def test_nobody_is_preempted_for_drafts():
@@ -117,12 +124,29 @@ def test_a_rejected_stop_id_does_not_end_the_request():
     assert len(machine.output["a"]) == 8 and machine.ends["a"].finish_reason == "length"
 
 
-def test_a_preempted_request_loses_drafts_and_copies():
-    machine = Machine(6)
+def test_drafts_of_the_preempted_are_verified_when_they_resume():
+    machine = Machine(6, logits=4)
     machine.propose = lambda request, index: ((3, machine.alone[request.id].token(index)), (-1, -1))
     machine.run(request("old", 9, salt="o"), request("young", 9, salt="y"))
     machine.expect()
     assert machine.stats.preemptions > 0 and machine.stats.copies > 0
+    young = [row for plan in machine.plans for row in plan.rows if row.request_id == "young"]
+    again = next(row for before, row in zip(young, young[1:], strict=False) if row.start < before.start)
+    assert (again.num_drafts, again.num_logits) == (2, 3) and len(again.token_ids) > 3
+
+
+def test_a_preempted_request_moves_nothing_when_it_resumes():
+    def tree(request, index):
+        if (request.id, index) != ("young", 12):
+            return (), ()
+        token = machine.alone["young"].token(12)
+        return ((token + 1) % 50, token), (-1, -1)
+
+    machine = Machine(7)
+    machine.propose = tree
+    machine.run(request("old", 9, salt="o"), request("young", 9, salt="y"))
+    machine.expect()
+    assert (machine.stats.drafts_accepted, machine.stats.preemptions, machine.stats.copies) == (1, 1, 0)
 
 
 # ---- abort and faults

@@ -29,11 +29,21 @@ def test_a_hit_within_the_prompt_writes_what_follows():
     machine.expect()
 
 
+def test_a_hit_counts_as_computed_at_once():
+    machine = Machine(32)
+    machine.run(request("cold", 9))
+    machine.add(request("warm", 9))
+    plan = machine.schedule()
+    delta = machine.abort("warm")
+    assert (delta.computed, delta.cached_tokens) == (8, 8)
+    assert machine.commit(plan) == []
+
+
 def test_twins_compute_a_prefix_once():
     machine = Machine(32, tokens=14)
     machine.run(request("a", 13), request("b", 13))
     machine.expect()
-    assert machine.stats.deferred > 0 and machine.ends["b"].cached_tokens == 12
+    assert machine.stats.deferred == 1 and machine.ends["b"].cached_tokens == 12
     assert not any(
         len({row.request_id for row in plan.rows}) == 2 and plan.rows[1].start < 12 for plan in machine.plans
     )
@@ -115,14 +125,33 @@ def test_a_request_that_a_plan_names_is_not_preempted():
     machine.expect()
 
 
-def test_no_admission_in_a_step_that_preempted():
+def test_nobody_overtakes_the_preempted():
     machine = Machine(6)
     machine.add(request("old", 9, salt="o"), request("young", 9, salt="y"), request("new", 2, salt="n"))
+    machine.run(steps=6)
+    assert [machine.requests[name].state for name in ("old", "young", "new")] == ["running", "waiting", "waiting"]
     machine.run()
-    preempting = next(i for i, plan in enumerate(machine.plans) if plan.freed_slots)
-    before, after = ({row.request_id for row in machine.plans[i].rows} for i in (preempting - 1, preempting))
-    assert after < before
     machine.expect()
+
+
+def test_a_chunk_shrinks_before_anybody_is_preempted():
+    machine = Machine(8, logits=8)
+    machine.add(request("old", 24, salt="o", prompt_logprobs=0), request("young", 20, salt="y"))
+    assert [len(row.token_ids) for row in machine.step().rows] == [8, 19]
+    row = machine.step().rows[0]
+    assert (row.request_id, len(row.token_ids), machine.stats.preemptions) == ("old", 4, 0)
+    assert len(machine.step().rows[0].token_ids) == 8 and machine.stats.preemptions == 1
+    machine.run()
+    machine.expect()
+
+
+def test_all_rows_are_not_asked_for_again_after_preemption():
+    machine = Machine(6)
+    machine.run(request("old", 9, salt="o"), request("young", 9, salt="y", prompt_logprobs=0))
+    machine.expect()
+    assert machine.requests["young"].preemptions == 1
+    rows = [row for plan in machine.plans for row in plan.rows if row.request_id == "young" and row.start == 0]
+    assert [row.num_logits for row in rows] == [9, 1] and len(rows[1].token_ids) > 9
 
 
 def test_who_was_preempted_often_goes_last_among_the_victims():
@@ -152,6 +181,19 @@ def test_a_window_larger_than_the_pool_limits_the_length_only():
     machine = Machine(3, groups=(KVGroup("w", "window", window=40),))
     machine.run(request("a", 5, max_tokens=None))
     assert machine.requests["a"].max_total == 13
+    machine.expect()
+
+
+def test_patience_with_a_refused_request_starts_anew_with_each_plan():
+    machine = Machine(9)
+    machine.run(request("a", 9), steps=2)
+    for _ in range(2):
+        machine.ledger.reserve = lambda request, upto: False
+        assert not machine.schedule() and not machine.schedule()
+        del machine.ledger.reserve
+        machine.step()
+    assert machine.stats.preemptions == 0 and machine.stats.stalls == 4
+    machine.run()
     machine.expect()
 
 

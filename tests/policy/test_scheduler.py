@@ -30,6 +30,8 @@ def test_limits_below_one_are_refused():
         ([], 1, RequestError, "empty"),
         ([-1], 1, RequestError, r"\[0, 2\^31\)"),
         ([2**31], 1, RequestError, r"\[0, 2\^31\)"),
+        ([5, -1], 1, RequestError, r"\[0, 2\^31\)"),
+        ([2**31, 5], 1, RequestError, r"\[0, 2\^31\)"),
         (20, 1, ContextLengthError, "20 tokens and the context length is 20"),
         (21, 0, ContextLengthError, "21 tokens and the context length is 20"),
         (17, None, CapacityError, "17 tokens and the KV cache holds 16"),

@@ -145,8 +145,7 @@ class Scheduler:
                 break
             if entry.request.state == "running":
                 self._plan_running(step, entry)
-        if not step.preempted:
-            self._admit_waiting(step)
+        self._admit_waiting(step)
         if not step.rows:
             if self._running and not self._plans:
                 self._stuck += 1
@@ -181,7 +180,6 @@ class Scheduler:
                 self.stats.stalls += 1
                 return
             self._preempt(victim)
-            step.preempted = True
         if upto > start:
             self._emit(step, entry, start, upto, first)
 
@@ -213,7 +211,7 @@ class Scheduler:
         self.waiting.take(request)
         request.state = "running"
         request.slot = self._slots.pop()
-        request.planned = request.computed = start
+        request.computed = start
         self.stats.lookups += 1
         if start:
             self.stats.hits += 1
@@ -298,7 +296,6 @@ class Scheduler:
         self._leave(entry)
         request.state = "waiting"
         request.planned = request.computed = 0
-        request.draft_ids = request.draft_parents = ()
         request.preemptions += 1
         entry.copies, entry.copies_end = [], 0
         self.stats.preemptions += 1

@@ -42,7 +42,7 @@ class Entry:
 class Step:
     """A plan in the making and what is left of its budgets."""
 
-    __slots__ = ("copies", "logits", "preempted", "rows", "tables", "tokens")
+    __slots__ = ("copies", "logits", "rows", "tables", "tokens")
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self.tokens = limits.max_num_batched_tokens
@@ -50,4 +50,3 @@ class Step:
         self.rows: list[Row] = []
         self.copies: list[KVCopy] = []
         self.tables: list[TableUpdate] = []
-        self.preempted = False
