@@ -77,8 +77,17 @@ void pack_block_i8(const LogicalTensor& t, int row0, int column0, int columns, u
   const int rows = std::min(PANEL, t.m - row0);
   for (int c = 0; c < rows; c++) {
     const uint8_t* from = (const uint8_t*)t.data + (size_t)(row0 + c) * t.n + column0;
-    for (int k = 0; k < columns; k++) out[i8_offset(c, k)] = from[k];
+    uint8_t* to = out + i8_offset(c, 0);
+    for (int k = 0; k + 1 < columns; k += 2) std::memcpy(to + k / 4 * 128 + k / 2 % 2 * 8, from + k, 2);
+    if (columns & 1) out[i8_offset(c, columns - 1)] = from[columns - 1];
   }
+}
+
+// The low nibbles of four bytes, side by side.
+uint32_t squeeze_nibbles(uint32_t bytes) {
+  bytes &= 0x0F0F0F0F;
+  bytes = (bytes | bytes >> 4) & 0x00FF00FF;
+  return (bytes | bytes >> 8) & 0xFFFF;
 }
 
 void pack_block_u4(const LogicalTensor& t, const PanelGeometry& g, int row0, int column0, int columns, uint8_t* out) {
@@ -86,11 +95,11 @@ void pack_block_u4(const LogicalTensor& t, const PanelGeometry& g, int row0, int
   for (int c = 0; c < rows; c++) {
     const uint8_t* from = (const uint8_t*)t.data + ((size_t)(row0 + c) * t.n + column0) / 2;
     for (int z = 0; z < words; z++) {
-      uint32_t word = 0;
-      for (int j = 0; j < 4 && 2 * (4 * z + j) < columns; j++) {
-        const uint32_t pair = from[4 * z + j];
-        word |= (pair & 15) << (4 * j) | (pair >> 4) << (16 + 4 * j);
-      }
+      uint32_t bytes = 0;
+      const int left = (columns - 8 * z + 1) / 2;
+      if (left >= 4) std::memcpy(&bytes, from + 4 * z, 4);
+      else if (left > 0) std::memcpy(&bytes, from + 4 * z, left);
+      const uint32_t word = squeeze_nibbles(bytes) | squeeze_nibbles(bytes >> 4) << 16;
       std::memcpy(out + z * 128 + c * 4, &word, 4);
     }
   }
@@ -259,11 +268,13 @@ Processor read_processor() {
   out.avx2 = (state & 0x6) == 0x6 && fma && f16c && has(features, 5) && has(features, 3) && has(features, 8);
   uint32_t bf16 = 0;
   if (sub_leaves >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) bf16 = a;
-  // beyond F, DQ, BW, VL, VNNI and BF16: what the compiler may use of -march=icelake-server
+  // Beyond F, DQ, BW, VL, VNNI and BF16: what the compiler may use of -march=icelake-server
   out.avx512 = out.avx2 && (state & 0xE6) == 0xE6 && has(features, 16) && has(features, 17) && has(features, 30) &&
                has(features, 31) && has(features, 28) && has(features, 21) && has(more, 11) && has(more, 1) &&
                has(more, 6) && has(more, 12) && has(more, 14) && has(bf16, 5);
-  out.amx = out.avx512 && (state & 0x60000) == 0x60000 && has(tiles, 24) && has(tiles, 22) && request_tiles();
+  // AMX-TILE, AMX-BF16, and AVX512-FP16, which the compiler may use of -march=sapphirerapids
+  out.amx = out.avx512 && (state & 0x60000) == 0x60000 && has(tiles, 24) && has(tiles, 22) && has(tiles, 23) &&
+            request_tiles();
   return out;
 }
 

@@ -95,6 +95,8 @@ static void micro_f32(const uint8_t* panel, int columns, const RowBlock& block, 
 
 namespace octavo::OCTAVO_ISA_NAME {
 
+constexpr int STREAM_ROWS = MR_GROUP < 8 ? MR_GROUP : 8, STREAM_PANELS = 16;
+
 // Scratch: [sum, start of w][sum, start of w2][words of w][words of w2], each on a cache line.
 struct ScratchPlan {
   float *sum[2], *start[2];
@@ -237,12 +239,33 @@ static void panel_rows(const PanelSource& s, const ScratchPlan& plan, int which,
   }
 }
 
-static void run(const LinearArgs& a, int panel_begin, int panel_end, uint8_t* scratch) {
-  const ScratchPlan plan = plan_scratch(a, scratch);
+// Few rows of gate and up: the weights come from memory, and a processor follows one long stream faster than two short
+// ones in turn. So several panels of the one matrix, then the same panels of the other.
+static void run_glu_streams(const LinearArgs& a, const ScratchPlan& plan, int panel_begin, int panel_end) {
+  constexpr int SLOT = (MR_MAX < 16 ? MR_MAX : 16) * PANEL;
+  alignas(64) float y[2][STREAM_PANELS * SLOT];
+  RowBlock block{};
+  block.x = a.x;
+  block.ldx = a.ldx;
+  block.rows = a.rows;
+  block.first = true;
+  for (int p = panel_begin; p < panel_end; p += STREAM_PANELS) {
+    const int count = panel_end - p < STREAM_PANELS ? panel_end - p : STREAM_PANELS;
+    for (int which = 0; which < 2; which++) {
+      for (int i = 0; i < count; i++) {
+        PanelSource source;
+        open_panel(which ? a.w2 : a.w, p + i, a.rows, plan.words[which], source);
+        panel_rows(source, plan, which, block, 0, y[which] + i * SLOT);
+      }
+    }
+    for (int i = 0; i < count; i++) finish(a, p + i, 0, a.rows, y[0] + i * SLOT, y[1] + i * SLOT);
+  }
+}
+
+static void run_blocks(const LinearArgs& a, const ScratchPlan& plan, int panel_begin, int panel_end) {
   const bool grouped = is_grouped(a.w->kind) || (a.w2 && is_grouped(a.w2->kind));
   const int most = grouped ? MR_GROUP : MR_BF16;
   alignas(64) float y[MR_MAX * PANEL], y2[MR_MAX * PANEL];
-  open_kernels();
   for (int p = panel_begin; p < panel_end; p++) {
     PanelSource one, two;
     open_panel(a.w, p, a.rows, plan.words[0], one);
@@ -260,6 +283,13 @@ static void run(const LinearArgs& a, int panel_begin, int panel_end, uint8_t* sc
       row += block.rows;
     }
   }
+}
+
+static void run(const LinearArgs& a, int panel_begin, int panel_end, uint8_t* scratch) {
+  const ScratchPlan plan = plan_scratch(a, scratch);
+  open_kernels();
+  if (a.w2 && a.rows <= STREAM_ROWS) run_glu_streams(a, plan, panel_begin, panel_end);
+  else run_blocks(a, plan, panel_begin, panel_end);
   close_kernels();
 }
 

@@ -1,8 +1,8 @@
 // Micro-kernels of the AMX class: TDPBF16PS over tiles of 16 rows by 32 columns.
 //
 // Its order is the canonical one (linear_fma.inl): the float order of the instruction. Tiles 0-3 accumulate [row half]
-// [channel half], 4 and 5 hold activations, 6 and 7 weights. One block of a group of 16 columns has 8 pairs, so the
-// tiles' shapes are set per call.
+// [channel half], 4 and 5 hold activations, 6 and 7 weights. Groups of 16 columns have blocks of 8 pairs and set shapes
+// of their own; between kernels the tiles are shaped for 16 pairs.
 // With OCTAVO_AMX_MODEL the tile instructions are a software model: all that is around them (packing, tails, epilogues)
 // is checked by it on any AVX-512 machine. The instructions themselves have been run by no test of this repository;
 // isa_self_check() compares them with the portable class when a session starts.
@@ -66,8 +66,7 @@ static void model_dot(int c, int a, int b) {
 #define TILE_STORE(t, to, stride) model_store(t, to, stride)
 #define TILE_DOT(c, a, b) model_dot(c, a, b)
 static void configure_tiles(int pairs) { shape_tiles(tiles.config, pairs); }
-static void open_kernels() {}
-static void close_kernels() {}
+static void release_tiles() {}
 
 #else
 
@@ -81,10 +80,15 @@ static void configure_tiles(int pairs) {
   asm volatile("" ::"r"(&config) : "memory");  // without it gcc 12 drops the stores to config
   _tile_loadconfig(&config);
 }
-static void open_kernels() {}
-static void close_kernels() { _tile_release(); }
+static void release_tiles() { _tile_release(); }
 
 #endif
+
+static void open_kernels() { configure_tiles(16); }
+static void close_kernels() { release_tiles(); }
+
+// Tile loads do not tell the compiler what they read: whatever was stored before must be in memory.
+OCTAVO_INLINE void settle_stores() { asm volatile("" ::: "memory"); }
 
 // Tiles 0-3 += one block of words. two: rows 16 to 31 exist.
 OCTAVO_INLINE void dot_block(const uint8_t* words, const uint16_t* x, int ldx, bool two) {
@@ -118,7 +122,7 @@ OCTAVO_INLINE void store_sums(float* y, bool two) {
 
 static void micro_bf16(const uint8_t* panel, int blocks, const RowBlock& rows, float* y) {
   const bool two = rows.rows > 16;
-  configure_tiles(16);
+  settle_stores();
   zero_sums();
   for (int b = 0; b < blocks; b++) {
     const uint8_t* at = panel + (size_t)b * 2048;
@@ -136,7 +140,8 @@ static void micro_group(const PackedLinear& w, const PanelGeometry& g, const uin
   const uint16_t* x = rows.x;
   alignas(64) float c[2][MR_MAX * PANEL];  // in turn, so that one group's stores wait for no reads of the last
   for (int i = 0; i < rows.rows * PANEL; i++) y[i] = 0.0f;
-  configure_tiles(g.pairs);
+  if (g.pairs != 16) configure_tiles(g.pairs);
+  settle_stores();
   for (int i = 0; i < g.groups; i++) {
     const GroupParts<const uint8_t> at = group_parts(g, w.has_bias != 0, panel, i);
     float* part = c[i & 1];
@@ -156,6 +161,7 @@ static void micro_group(const PackedLinear& w, const PanelGeometry& g, const uin
       }
     }
   }
+  if (g.pairs != 16) configure_tiles(16);
 }
 
 }  // namespace octavo::OCTAVO_ISA_NAME

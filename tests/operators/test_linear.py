@@ -224,20 +224,20 @@ def test_bias_and_addend(rows: int, isa: str) -> None:
 @pytest.mark.parametrize("act", [0, 1])
 @pytest.mark.parametrize("schemes", [("q4_1", "q4_1"), ("bf16", "bf16"), ("u4-64", "q8_0"), ("bf16", "q4_0")])
 def test_glu(schemes: tuple[str, str], act: int, isa: str) -> None:
-    gate, up = (Weight(m=70, n=128, seed=i, **SCHEMES[s]) for i, s in enumerate(schemes))
+    gate, up = (Weight(m=550, n=128, seed=i, **SCHEMES[s]) for i, s in enumerate(schemes))
     rng = np.random.default_rng(5)
-    bias, bias2 = rng.standard_normal(70, dtype=np.float32), rng.standard_normal(70, dtype=np.float32)
+    bias, bias2 = rng.standard_normal(550, dtype=np.float32), rng.standard_normal(550, dtype=np.float32)
     x = rows_of(128, 35)
     parts = [run(isa, w, x, 35, bias=b).astype(np.float64) for w, b in ((gate, bias), (up, bias2))]
-    out = run(isa, gate, x, 35, second=up, epilogue=GLU, act=act, bias=bias, bias2=bias2, ldo=96)
+    out = run(isa, gate, x, 35, second=up, epilogue=GLU, act=act, bias=bias, bias2=bias2, ldo=576)
     g, u = parts
     z = np.clip(g if act == 0 else 2 * np.sqrt(2 / np.pi) * (g + 0.044715 * g**3), -80, 80)
     want = g / (1 + np.exp(-z)) * u
-    got = from_bf16(out[:, :70]).astype(np.float64)
+    got = from_bf16(out[:, :550]).astype(np.float64)
     assert (np.abs(got - want) <= np.abs(want) * 2.0**-8 + 1e-6).all()
-    assert (out[:, 70:] == 0).all()
+    assert (out[:, 550:] == 0).all()
     for row in (0, 34):
-        alone = run(isa, gate, rows_in(x, row, 1), 1, second=up, epilogue=GLU, act=act, bias=bias, bias2=bias2, ldo=96)
+        alone = run(isa, gate, rows_in(x, row, 1), 1, second=up, epilogue=GLU, act=act, bias=bias, bias2=bias2, ldo=576)
         assert np.array_equal(alone[0], out[row])
 
 
