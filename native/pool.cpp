@@ -55,6 +55,11 @@ Pool& Pool::instance() {
 }
 
 void Pool::grow(int workers) {
+  if (process_ != getpid()) {  // threads do not survive a fork: what is left of them is let go of, never destroyed
+    new std::vector<std::unique_ptr<Worker>>(std::move(workers_));
+    workers_.clear();
+    process_ = getpid();
+  }
   while (static_cast<int>(workers_.size()) < workers) {
     auto worker = std::make_unique<Worker>();
     Worker* self = worker.get();

@@ -50,6 +50,7 @@ class Pool {
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<Worker>> workers_;
+  int process_ = 0;  // that the workers belong to
   Barrier barrier_;
   Barrier done_;
   Job job_ = nullptr;

@@ -339,10 +339,13 @@ inline Work kept_segment(const AttentionArgs& a, const Work& w, const Task& task
 }
 
 inline void load_queries(const AttentionArgs& a, const Work& w, const Tile& tile, int kv_head) {
-  auto* to = reinterpret_cast<half*>(w.q);
+  const int width = w.group * w.d;
   for (int r = 0; r < tile.rows; ++r) {
     const float* q = a.q + (static_cast<size_t>(tile.row + r) * a.heads + kv_head * w.group) * w.d;
-    for (int i = 0; i < w.group * w.d; ++i) *to++ = to_bf16(q[i]);
+    half* to = reinterpret_cast<half*>(w.q) + static_cast<size_t>(r) * width;
+    int i = 0;
+    for (; i + LANES <= width; i += LANES) vstore_bf16(to + i, vload(q + i));
+    for (; i < width; ++i) to[i] = to_bf16(q[i]);
   }
 }
 
@@ -354,8 +357,7 @@ inline void store_rows(const AttentionArgs& a, const Work& w, const Tile& tile, 
     const vf inverse = vset(1.0f / w.l_all[i]);
     for (int j = 0; j < w.padded_d; j += LANES) vstore(o + j, vmul(vload(o + j), inverse));
     if (a.out) __builtin_memcpy(a.out + at, o, w.d * 4);
-    else
-      for (int j = 0; j < w.d; ++j) a.out16[at + j] = to_bf16(o[j]);
+    else round_row(o, a.out16 + at, w.d);
   }
   if (a.out16 && end) {
     for (int r = 0; r < tile.rows; ++r)

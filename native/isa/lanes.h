@@ -134,12 +134,16 @@ OCTAVO_INLINE __m256 dp_half(__m256 acc, __m256i x, __m256i y) {
   return _mm256_fmadd_ps(_mm256_castsi256_ps(_mm256_and_si256(x, high)), _mm256_castsi256_ps(_mm256_and_si256(y, high)), acc);
 }
 OCTAVO_INLINE vf dp(vf acc, vp x, vp y) { return {dp_half(acc.a, x.a, y.a), dp_half(acc.b, x.b, y.b)}; }
+OCTAVO_INLINE __m256i bf16_half(__m256 x) {  // in the low halves of the lanes
+  const __m256i bits = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
+}
 OCTAVO_INLINE void vstore_bf16(void* p, vf x) {
-  float lanes[LANES];
-  vstore(lanes, x);
-  uint16_t bits[LANES];
-  for (int i = 0; i < LANES; ++i) bits[i] = to_bf16(lanes[i]);
-  __builtin_memcpy(p, bits, sizeof bits);
+  const __m256i packed = _mm256_packus_epi32(bf16_half(x.a), bf16_half(x.b));
+  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
 }
 
 #else
@@ -277,6 +281,13 @@ OCTAVO_INLINE vf vexp2(vf x) {
   p = vfma(p, f, vset(0x1.62e43p-1f));
   p = vfma(p, f, vset(1.0f));
   return vscale(p, whole);
+}
+
+// A row of n floats as bf16.
+OCTAVO_INLINE void round_row(const float* from, uint16_t* to, int n) {
+  int i = 0;
+  for (; i + LANES <= n; i += LANES) vstore_bf16(to + i, vload(from + i));
+  for (; i < n; ++i) to[i] = to_bf16(from[i]);
 }
 
 }  // namespace octavo::OCTAVO_ISA_NAME

@@ -1,5 +1,7 @@
 """Native sessions on a tiny odd model: close to the reference, and bit-equal to themselves whatever the step."""
 
+import os
+
 import numpy as np
 import pytest
 from forced import Forced
@@ -128,6 +130,17 @@ def test_a_profile_names_every_operator(model, isa):
     assert names == [op.outs[0] for op in steps.program.ops]
     assert sum(seconds for _, seconds in session.profile("main", on=False)) > 0
     assert session.steps == 1 and 0 < session.barriers < len(steps.program.ops)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_gets_threads_of_its_own(model, isa, whole):
+    steps = stepper(model, isa, threads=2)
+    steps.prompt(prompt(LENGTH))
+    child = os.fork()
+    if child == 0:
+        again = steps.step(Run(0, LENGTH - 1, (prompt(LENGTH)[-1],)))
+        os._exit(0 if np.array_equal(again[0], whole[-1]) else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_empty_steps_run(model, isa, whole):
