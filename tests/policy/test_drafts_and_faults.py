@@ -1,5 +1,7 @@
 """Drafts in chains and trees, aborts at every moment, rows that are not finite."""
 
+from itertools import pairwise
+
 import pytest
 
 from octavo.errors import EngineError
@@ -131,7 +133,7 @@ def test_drafts_of_the_preempted_are_verified_when_they_resume():
     machine.expect()
     assert machine.stats.preemptions > 0 and machine.stats.copies > 0
     young = [row for plan in machine.plans for row in plan.rows if row.request_id == "young"]
-    again = next(row for before, row in zip(young, young[1:], strict=False) if row.start < before.start)
+    again = next(row for before, row in pairwise(young) if row.start < before.start)
     assert (again.num_drafts, again.num_logits) == (2, 3) and len(again.token_ids) > 3
 
 

@@ -29,11 +29,10 @@ class GroupTable:
 
     __slots__ = ("blocks", "nulls", "nulls_sent", "sent")
 
-    def __init__(self) -> None:
-        self.blocks: list[int] = []
-        self.sent = 0
-        self.nulls = 0
-        self.nulls_sent = 0
+    def __init__(self, blocks: list[int]) -> None:
+        self.blocks = blocks
+        self.nulls = blocks.count(NULL)
+        self.nulls_sent = self.sent = 0
 
 
 class Holding:
@@ -44,14 +43,12 @@ class Holding:
 
     __slots__ = ("claimed", "due", "published", "room", "tables", "tainted", "told")
 
-    def __init__(self, groups: int) -> None:
-        self.tables = [GroupTable() for _ in range(groups)]
-        self.published = 0
-        self.claimed = 0
-        self.tainted = False
-        self.room = 0
-        self.due = 0
-        self.told = False
+    def __init__(self, tables: list[GroupTable], published: int, claimed: int) -> None:
+        self.tables = tables
+        self.published = published
+        self.claimed = claimed
+        self.tainted = self.told = False
+        self.room = self.due = 0
 
 
 class KeyChain:
@@ -187,21 +184,16 @@ class KVLedger:
                 return 0
             room = min(room, hit + spare)
             shared.append(blocks)
-        holding = self.holdings[request.id] = Holding(len(self.groups))
-        for table, pool, blocks in zip(holding.tables, self.pools, shared, strict=True):
+        for pool, blocks in zip(self.pools, shared, strict=True):
             for block in blocks:
                 if block:
                     pool.share(block)
-            table.blocks, table.nulls = blocks, blocks.count(NULL)
-        self._claim(holding, keys, hit)
+        self.holdings[request.id] = Holding([GroupTable(blocks) for blocks in shared], hit, len(keys))
+        for key in keys[hit:]:
+            self._computing[key] = self._computing.get(key, 0) + 1
         upto = min(upto, room * self.block_tokens)
         self.reserve(request, upto)
         return upto
-
-    def _claim(self, holding: Holding, keys: list[bytes], hit: int) -> None:
-        holding.published, holding.claimed = hit, len(keys)
-        for key in keys[hit:]:
-            self._computing[key] = self._computing.get(key, 0) + 1
 
     def _unclaim(self, key: bytes) -> None:
         left = self._computing[key] - 1

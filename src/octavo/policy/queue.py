@@ -67,14 +67,14 @@ class WaitingQueue:
         self._resumed.add(request.id)
 
     def order(self) -> Iterator[Request]:
-        """Requests as they would be taken, as long as each one is taken before the next is asked for or left behind."""
+        """Requests in the order in which they would be taken. Lazy: nothing is taken or added while it is read."""
         ranks = sorted(self._classes)
         starved = next((rank for rank in reversed(ranks) if self._classes[rank].passed >= PATIENCE), None)
         first = None if starved is None else next(iter(self._classes[starved]))
         if first is not None:
             yield first
         for rank in ranks:
-            for request in list(self._classes.get(rank, ())):
+            for request in self._classes[rank]:
                 if request is not first:
                     yield request
 

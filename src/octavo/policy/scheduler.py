@@ -184,8 +184,9 @@ class Scheduler:
             self._emit(step, entry, start, upto, first)
 
     def _admit_waiting(self, step: Step) -> None:
-        candidates = list(islice(self.waiting.order(), len(self._slots) + SCAN))
-        for request in candidates:
+        if step.tokens < 1 or not self._slots:
+            return
+        for request in list(islice(self.waiting.order(), len(self._slots) + SCAN)):
             if step.tokens < 1 or not self._slots:
                 return
             hit = self.ledger.match(request)
