@@ -7,12 +7,13 @@ half a unit in the last place of float32, and 2^-9 that of bfloat16.
 import numpy as np
 import pytest
 from forced import Forced
-from odd_model import to_bf16
+from odd_model import from_bf16, to_bf16
 from stepping import Run, Stepper
 
 from octavo.backends import executor_for
 from octavo.program.builder import Builder
 from octavo.program.ir import T
+from octavo.program.lower import lower
 from octavo.types import KVGroup
 from octavo.weights.kinds import Tensor
 
@@ -45,6 +46,7 @@ class Bench:
         """(native, reference) of the last step, after exporting "logits"."""
         self.builder.export("logits")
         program = self.builder.build()
+        self.kinds = {op.kind for op in lower(program, {n: t.kind for n, t in self.tensors.items()}).ops}
         got = []
         for executor in (Forced(isa, threads), executor_for("reference", "bfloat16")):
             stepper = Stepper(executor, program, self.tensors, **options)
@@ -142,11 +144,77 @@ def test_rope(isa, d, rotary):
     assert np.abs(got - want).max() <= 16 * U * np.abs(data).max()
 
 
+def matrix(rows_out: int, width: int, seed: int) -> np.ndarray:
+    values = np.random.default_rng(seed).standard_normal((rows_out, width)).astype(np.float32) / width**0.5
+    return from_bf16(to_bf16(values))
+
+
+def within(got, want, x, *weights):
+    """c u sum |terms| of the products of one row, for each output."""
+    bound = sum(np.abs(x) @ np.abs(w).T for w in weights)
+    assert (np.abs(got - want) <= (x.shape[1] + 16) * U * bound + 1e-30).all()
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_fused_qkv(isa, biased):
+    bench = Bench()
+    x = from_bf16(to_bf16(rows(45)))
+    h = bench.input("x", x)
+    widths, outs, matrices = (40, 24, 33), [], []
+    for seed, width in enumerate(widths):
+        matrices.append(matrix(width, 45, seed))
+        bias = bench.weight(f"b{seed}", rows(width, seed=9 + seed)[0]) if biased else None
+        outs.append(bench.builder.linear(f"out{seed}", h, bench.weight(f"w{seed}", matrices[-1], "bf16"), bias))
+    bench.builder.concat("logits", bench.builder.concat("two", *outs[:2]), outs[2])
+    got, want = bench.both(isa, ALL, threads=3)
+    assert "fused.qkv" in bench.kinds
+    within(got, want, x, np.concatenate(matrices), *([np.ones((sum(widths), 45))] if biased else []))
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_fused_linear_add(isa, biased):
+    bench = Bench()
+    x, w = from_bf16(to_bf16(rows(45))), matrix(70, 45, 1)
+    bias = bench.weight("b", rows(70, seed=2)[0]) if biased else None
+    y = bench.builder.linear("y", bench.input("x", x), bench.weight("w", w, "bf16"), bias)
+    bench.builder.add("logits", bench.input("rest", rows(70, seed=3)), y)
+    got, want = bench.both(isa, ALL)
+    assert "fused.linear_add" in bench.kinds
+    within(got, want, x, w, np.ones((70, 45)))
+
+
+@pytest.mark.parametrize("act", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("width", [33, 100])
+def test_fused_gate_up(isa, act, width):
+    """Read back through an identity, exact in bf16: a result may fall to the other side of one rounding."""
+    bench = Bench()
+    h = bench.input("x", from_bf16(to_bf16(rows(45))))
+    gate = bench.builder.linear("gate", h, bench.weight("wg", 2 * matrix(width, 45, 1), "bf16"))
+    up = bench.builder.linear("up", h, bench.weight("wu", matrix(width, 45, 2), "bf16"))
+    f = bench.builder.glu("f", gate, up, act=act)
+    bench.builder.linear("logits", f, bench.weight("one", np.eye(width, dtype=np.float32), "bf16"))
+    got, want = bench.both(isa, ALL)
+    assert "fused.gate_up" in bench.kinds
+    assert (np.abs(got - want) <= 2.0**-7 * np.abs(want) + 1e-6).all()
+    assert (got == want).mean() > 0.98
+
+
+def test_fused_norm_pads_what_the_next_linear_reads(isa):
+    bench = Bench()
+    h = bench.builder.norm(
+        "h", bench.input("x", rows(45)), bench.weight("w", rows(45, seed=1)[0]), eps=1e-6, dtype="act"
+    )
+    bench.builder.linear("logits", h, bench.weight("one", np.eye(45, dtype=np.float32), "bf16"))
+    got, want = bench.both(isa, ALL)
+    assert "fused.norm" in bench.kinds
+    assert (np.abs(got - want) <= 2.0**-7 * np.abs(want)).all() and (got == want).mean() > 0.98
+
+
 def attention_bench(d, heads, kv_heads, window=0):
     """q, k and v are rows that bf16 holds exactly: what is left are the rounding of P and the order of sums."""
     bench = Bench()
     exact = lambda width, seed, scale: bench.input(  # noqa: E731
-        f"in{seed}", (to_bf16(rows(width, seed=seed, scale=scale)).astype(np.uint32) << 16).view(np.float32)
+        f"in{seed}", from_bf16(to_bf16(rows(width, seed=seed, scale=scale)))
     )
     q, k = exact(heads * d, 3, 2 / d**0.25), exact(kv_heads * d, 4, 2 / d**0.25)
     v = exact(kv_heads * d, 5, 1.0)
