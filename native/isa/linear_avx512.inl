@@ -111,14 +111,14 @@ OCTAVO_INLINE void add_blocks(__m512 (&c)[Q][R][2], const uint8_t* const (&at)[Q
 // Groups [first, first + Q) of R rows onto their totals, in ascending order.
 template <WeightKind K, int Q, int R>
 OCTAVO_INLINE void add_groups(__m512 (&total)[R][2], const PackedLinear& w, const PanelGeometry& g,
-                              const uint8_t* panel, const uint8_t* words, int first, const RowBlock& rows) {
+                              const uint8_t* panel, const uint8_t* words, int first, const RowBlock& rows,
+                              const uint8_t*& ahead) {
   const int step = g.blocks * g.pairs * 2;
   const uint16_t* x = rows.x + (size_t)first * step;
   GroupParts<const uint8_t> parts[Q];
   const uint8_t* at[Q];
   __m512 c[Q][R][2];
   const size_t block_bytes = K == WeightKind::BF16 ? (size_t)g.pairs * 128 : g.block_bytes;
-  const uint8_t* ahead = rows.first && K != WeightKind::BF16 ? group_parts(g, w.has_bias != 0, panel, first).blocks + AHEAD : nullptr;
 #pragma GCC unroll 4
   for (int q = 0; q < Q; q++) {
     parts[q] = group_parts(g, w.has_bias != 0, panel, first + q);
@@ -161,10 +161,12 @@ static void rows_group(const PackedLinear& w, const PanelGeometry& g, const uint
   __m512 total[R][2];
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) total[r][0] = total[r][1] = _mm512_setzero_ps();
+  // Runs over the whole stream of the panel, scales included.
+  const uint8_t* ahead = rows.first && K != WeightKind::BF16 ? panel + AHEAD : nullptr;
   int group = 0;
-  for (; group + Q <= g.groups; group += Q) add_groups<K, Q>(total, w, g, panel, words, group, rows);
+  for (; group + Q <= g.groups; group += Q) add_groups<K, Q>(total, w, g, panel, words, group, rows, ahead);
   if (Q > 1)
-    for (; group < g.groups; group++) add_groups<K, 1>(total, w, g, panel, words, group, rows);
+    for (; group < g.groups; group++) add_groups<K, 1>(total, w, g, panel, words, group, rows, ahead);
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++) {
     _mm512_store_ps(y + r * PANEL, total[r][0]);

@@ -45,6 +45,17 @@ static void expand_block_i8(int pairs, const uint8_t* in, uint32_t* out) {
   }
 }
 
+#elif defined(OCTAVO_ISA_avx2)
+
+static void expand_block_i8(int pairs, const uint8_t* in, uint32_t* out) {
+  for (int i = 0; i < pairs * 8; i++) {  // i: [pair / 2][half][lane / 4][pair % 2]
+    const __m256 q = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(in + i * 8))));
+    const __m256i top = _mm256_srli_epi32(_mm256_castps_si256(q), 16);
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+    _mm_storeu_si128((__m128i*)(out + (i / 16 * 2 + i % 2) * PANEL + i % 16 / 2 * 4), words);
+  }
+}
+
 #else
 
 static void expand_block_i8(int pairs, const uint8_t* in, uint32_t* out) {

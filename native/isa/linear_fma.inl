@@ -21,33 +21,42 @@ OCTAVO_INLINE vf multiply_add(vf a, vf b, vf c) {
 #endif
 }
 
-// c[row][PANEL] += one block.
-template <int R>
+// c[row][PANEL] += one block. V vectors of channels at once: few rows still have enough chains in flight.
+template <int R, int V>
 static void add_block(const uint8_t* words, int pairs, const uint16_t* x, int ldx, float* c) {
-  for (int v = 0; v < PANEL; v += VW) {
-    vf even[R], odd[R];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) even[r] = odd[r] = v_set1(0.0f);
+  for (int first = 0; first < PANEL; first += V * VW) {
+    vf even[R][V], odd[R][V];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+      for (int v = 0; v < V; v++) even[r][v] = odd[r][v] = v_set1(0.0f);
     for (int p = 0; p < pairs; p++) {
-      const vi w = v_load_bits((const uint32_t*)words + p * PANEL + v);
-      const vf low = v_low(w), high = v_high(w);
-#pragma GCC unroll 8
+      const uint32_t* line = (const uint32_t*)words + p * PANEL + first;
+#pragma GCC unroll 4
       for (int r = 0; r < R; r++) {
         const uint16_t* at = x + (size_t)r * ldx + 2 * p;
-        even[r] = multiply_add(low, v_set1(bf16_value(at[0])), even[r]);
-        odd[r] = multiply_add(high, v_set1(bf16_value(at[1])), odd[r]);
+        const vf x0 = v_set1(bf16_value(at[0])), x1 = v_set1(bf16_value(at[1]));
+#pragma GCC unroll 4
+        for (int v = 0; v < V; v++) {
+          const vi w = v_load_bits(line + v * VW);
+          even[r][v] = multiply_add(v_low(w), x0, even[r][v]);
+          odd[r][v] = multiply_add(v_high(w), x1, odd[r][v]);
+        }
       }
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 4
     for (int r = 0; r < R; r++) {
-      float* at = c + r * PANEL + v;
-      v_store(at, v_add(v_load(at), v_add(even[r], odd[r])));
+#pragma GCC unroll 4
+      for (int v = 0; v < V; v++) {
+        float* at = c + r * PANEL + first + v * VW;
+        v_store(at, v_add(v_load(at), v_add(even[r][v], odd[r][v])));
+      }
     }
   }
 }
 
 typedef void (*AddBlock)(const uint8_t*, int, const uint16_t*, int, float*);
-static constexpr AddBlock ADD_BLOCK[MR_MAX] = {add_block<1>, add_block<2>, add_block<3>, add_block<4>};
+static constexpr AddBlock ADD_BLOCK[MR_MAX] = {add_block<1, 4>, add_block<2, 2>, add_block<3, 1>, add_block<4, 1>};
 
 static void micro_bf16(const uint8_t* panel, int blocks, const RowBlock& rows, float* y) {
   for (int i = 0; i < rows.rows * PANEL; i++) y[i] = 0.0f;
