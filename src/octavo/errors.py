@@ -18,6 +18,9 @@ A message is one line: what happened and what to do. `code` is a short stable wo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class OctavoError(Exception):
     """Root of the tree. `code`: stable snake_case word; `param`: the field at fault, where there is one."""
@@ -93,3 +96,12 @@ class ConfigError(OctavoError):
     exit_code = 78
     http_status = 400
     default_code = "bad_config"
+
+
+@contextmanager
+def in_file(path: object) -> Iterator[None]:
+    """Names the file in what is raised by a reader that sees its contents alone."""
+    try:
+        yield
+    except (BadFileError, ConfigError) as error:
+        raise type(error)(f"{path}: {error.message}", code=error.code, param=error.param) from None

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from octavo.errors import ConfigError, UnsupportedError
+from octavo.errors import ConfigError
 
 _IGNORED_FIELDS = ("auto_map", "trust_remote_code", "_attn_implementation_internal", "_attn_implementation")
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -88,7 +88,7 @@ class ModelConfig:
     def from_mapping(cls, mapping: Mapping[str, Any]) -> ModelConfig:
         """Reads config.json, of the generation with torch_dtype and rope_scaling or with dtype and rope_parameters.
 
-        Raises ConfigError that names the field, UnsupportedError for a stated feature that this build lacks.
+        Raises ConfigError that names the field; its code is `unsupported` for a stated feature that this build lacks.
         """
         fields = Fields(mapping)
         _refuse(mapping)
@@ -143,7 +143,7 @@ class ModelConfig:
             raise ConfigError("rope_freqs.weight: its values are needed to read this file", param="rope_freqs.weight")
         for name, harmless in _GGUF_EXTRAS.items():
             if fields.get(name) not in (None, harmless):
-                raise UnsupportedError(f"{arch}.{name}: not supported", param=name)
+                raise _unsupported(f"{arch}.{name}: not supported", name)
         max_position = fields.size("context_length")
         rope = _rope_from_gguf(fields, head_dim, max_position, tuple(float(value) for value in freq_factors or ()))
         embedding = tensors.get("token_embd.weight", ())
@@ -174,6 +174,11 @@ class ModelConfig:
                 bos_id=next(iter(Fields(metadata).ids("tokenizer.ggml.bos_token_id")), None),
             )
         )
+
+
+def _unsupported(message: str, field: str) -> ConfigError:
+    """For a stated feature that would change the result and that no operator here computes."""
+    return ConfigError(message, code="unsupported", param=field)
 
 
 class Fields:
@@ -279,16 +284,15 @@ def _ignored(mapping: Mapping[str, Any]) -> list[str]:
 
 
 def _refuse(mapping: Mapping[str, Any]) -> None:
-    """Stated features that would change the result and that no operator here computes."""
     for name in ("quantization_config", "mlp_bias"):
         if mapping.get(name):
-            raise UnsupportedError(f"{name}: not supported", param=name)
+            raise _unsupported(f"{name}: not supported", name)
 
 
 def _activation(mapping: Mapping[str, Any]) -> str:
     name = mapping.get("hidden_act", "silu")
     if name not in _ACTIVATIONS:
-        raise UnsupportedError(f"hidden_act {name!r} is not one of {', '.join(_ACTIVATIONS)}", param="hidden_act")
+        raise _unsupported(f"hidden_act {name!r} is not one of {', '.join(_ACTIVATIONS)}", "hidden_act")
     return _ACTIVATIONS[name]
 
 
@@ -312,7 +316,7 @@ def _windows(fields: Fields, layers: int) -> tuple[int, ...] | None:
         raise fields.bad("layer_types", f"a list of {layers} names")
     for kind in kinds or ():
         if kind not in ("full_attention", "sliding_attention"):
-            raise UnsupportedError(f"layer_types: {kind!r} is not supported", param="layer_types")
+            raise _unsupported(f"layer_types: {kind!r} is not supported", "layer_types")
     used = fields.flag("use_sliding_window")
     if used is None and fields.get("max_window_layers") is not None:
         used = False
@@ -335,12 +339,12 @@ def _rope_from_mapping(mapping: Mapping[str, Any], max_position: int) -> RopeSpe
             raise ConfigError(f"{name} must be an object", param=name)
         stated.update(value or {})
     if any(isinstance(value, Mapping) for value in stated.values()):
-        raise UnsupportedError("rope_parameters per layer type are not supported", param="rope_parameters")
+        raise _unsupported("rope_parameters per layer type are not supported", "rope_parameters")
     for name in ("rope_theta", "partial_rotary_factor"):
         stated.setdefault(name, mapping.get(name))
     kind = stated.get("rope_type", stated.get("type", "default")) or "default"
     if kind not in _ROPE_TYPES:
-        raise UnsupportedError(f"rope_type {kind!r} is not one of {', '.join(_ROPE_TYPES)}", param="rope_type")
+        raise _unsupported(f"rope_type {kind!r} is not one of {', '.join(_ROPE_TYPES)}", "rope_type")
     fields = Fields(stated)
     if kind == "llama3":
         for name in ("factor", "low_freq_factor", "high_freq_factor"):
@@ -371,7 +375,7 @@ def _rope_from_mapping(mapping: Mapping[str, Any], max_position: int) -> RopeSpe
 def _rope_from_gguf(fields: Fields, head_dim: int, max_position: int, freq_factors: tuple[float, ...]) -> RopeSpec:
     kind = fields.get("rope.scaling.type") or "none"
     if kind not in ("none", "linear", "yarn"):
-        raise UnsupportedError(f"rope.scaling.type {kind!r} is not supported", param="rope.scaling.type")
+        raise _unsupported(f"rope.scaling.type {kind!r} is not supported", "rope.scaling.type")
     rotary = fields.size("rope.dimension_count", head_dim)
     return RopeSpec(
         type="default" if kind == "none" else kind,

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from octavo.errors import ConfigError, UnsupportedError
+from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
 from octavo.models.registry import ROWS, program_for
 
@@ -105,8 +105,9 @@ def test_hidden_size_that_heads_do_not_divide_needs_head_dim():
     ],
 )
 def test_what_no_operator_computes_is_refused_by_name(field, value):
-    with pytest.raises(UnsupportedError, match=r"rope_type|" + field):
+    with pytest.raises(ConfigError, match=r"rope_type|" + field) as caught:
         ModelConfig.from_mapping({**GOOD, field: value})
+    assert caught.value.code == "unsupported"
 
 
 def test_code_in_a_checkpoint_is_ignored_with_a_warning(monkeypatch):
@@ -174,8 +175,9 @@ def test_a_wrong_gguf_value_names_its_key(key, value):
 
 @pytest.mark.parametrize("key", ["expert_count", "attention.sliding_window", "rope.scaling.attn_factor"])
 def test_gguf_keys_that_change_the_result_are_refused(key):
-    with pytest.raises(UnsupportedError, match=key):
+    with pytest.raises(ConfigError, match=key) as caught:
         ModelConfig.from_gguf({**GGUF, f"llama.{key}": 8}, TENSORS)
+    assert caught.value.code == "unsupported"
 
 
 def test_gguf_yarn():

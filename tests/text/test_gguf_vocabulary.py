@@ -8,7 +8,7 @@ from text_toys import STRINGS, byte_level_gguf, sentencepiece_gguf, text_strateg
 from tokenizers import Tokenizer as Core
 from tokenizers import pre_tokenizers
 
-from octavo.errors import BadFileError, UnsupportedError
+from octavo.errors import BadFileError
 from octavo.text.bpe_rules import RULES
 from octavo.text.tokenizer import Tokenizer
 
@@ -114,8 +114,8 @@ BAD = [
     ({"eos_token_id": 10**6}, BadFileError, "eos_token_id"),
     ({"bos_token_id": -1}, BadFileError, "bos_token_id"),
     ({"add_bos_token": "yes"}, BadFileError, "add_bos_token"),
-    ({"pre": "megatron"}, UnsupportedError, "megatron"),
-    ({"model": "rwkv"}, UnsupportedError, "rwkv"),
+    ({"pre": "megatron"}, BadFileError, "megatron"),
+    ({"model": "rwkv"}, BadFileError, "rwkv"),
     ({"model": "llama"}, BadFileError, "scores"),
 ]
 

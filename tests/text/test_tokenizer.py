@@ -9,7 +9,7 @@ from text_toys import STRINGS, text_strategy
 from tokenizers import Tokenizer as Core
 from tokenizers import decoders
 
-from octavo.errors import BadFileError, MissingFileError, RequestError, UnsupportedError
+from octavo.errors import BadFileError, MissingFileError, RequestError
 from octavo.text.tokenizer import Tokenizer
 
 
@@ -129,7 +129,7 @@ def test_an_unknown_decoder_is_named(byte_core, tmp_path):
     state["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(state))
-    with pytest.raises(UnsupportedError, match="WordPiece"):
+    with pytest.raises(BadFileError, match="WordPiece"):
         Tokenizer.from_files(path)
 
 

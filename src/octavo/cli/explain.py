@@ -11,16 +11,18 @@ from contextlib import closing
 from pathlib import Path
 
 from octavo.cli.screen import human, short, table
-from octavo.errors import BadFileError, UsageError
+from octavo.errors import ConfigError, UsageError, in_file
 from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.program.ir import Program
 from octavo.program.lower import default_kinds, lower
 from octavo.program.report import PROMPT_TOKENS, ExplainRow, explain_rows, explain_totals
-from octavo.runner.model import model_config
+from octavo.runner.model import model_config, plain_program
 from octavo.weights import fetch
-from octavo.weights.checkpoint import open_checkpoint
+from octavo.weights.checkpoint import UNSAFE_SUFFIXES, open_checkpoint
 from octavo.weights.match import match
+
+_WEIGHTS = (".gguf", *UNSAFE_SUFFIXES)
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -31,8 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.context < 0:
+        raise UsageError("--context is at least 0", param="context")
     program = load_program(args.model, plain=args.plain)
     shown = [row for row in explain_rows(program, args.context) if _in_layers(row, args.layers)]
+    if not shown:
+        raise UsageError(f"--layers {args.layers}: this model has no such layer", param="layers")
     columns = ("operator", "in", "out", "weights", "bytes", "FLOPs, 1 token", f"FLOPs, {PROMPT_TOKENS} tokens")
     table(program.name, columns, [_cells(row) for row in shown])
     totals = explain_totals(program, args.context)
@@ -52,10 +58,11 @@ def load_program(model: str, *, plain: bool = False) -> Program:
     """The native executor's program of a model, or of a bare configuration."""
     config_file = _bare_config(model)
     if config_file is not None:
-        program = program_for(ModelConfig.from_mapping(_read(config_file)))
+        with in_file(config_file):
+            program = program_for(ModelConfig.from_mapping(_read(config_file)))
         return program if plain else lower(program, default_kinds(program))
     with closing(open_checkpoint(fetch.resolve(model))) as checkpoint:
-        program = program_for(model_config(checkpoint))
+        program = plain_program(checkpoint, model_config(checkpoint))
         sources = match(program.weights, checkpoint)
         kinds = {name: checkpoint.kind_of(source) for name, source in sources.items()}
         sizes = {name: checkpoint.stored_bytes(source) for name, source in sources.items()}
@@ -64,8 +71,9 @@ def load_program(model: str, *, plain: bool = False) -> Program:
 
 def _bare_config(model: str) -> Path | None:
     path = Path(model)
-    if path.is_dir() and (path / "config.json").is_file() and not any(path.glob("*.safetensors*")):
-        return path / "config.json"
+    if path.is_dir() and (path / "config.json").is_file():
+        weights = [file for file in path.iterdir() if ".safetensors" in file.name or file.suffix in _WEIGHTS]
+        return None if weights else path / "config.json"
     return path if path.suffix == ".json" and path.is_file() else None
 
 
@@ -73,9 +81,10 @@ def _read(path: Path) -> dict[str, object]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise BadFileError(f"{path}: not valid JSON: {error}", code="bad_json") from None
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ConfigError(f"not valid JSON: {reason}") from None
     if not isinstance(data, dict):
-        raise BadFileError(f"{path}: a configuration is a JSON object", code="bad_json")
+        raise ConfigError("not a JSON object")
     return data
 
 

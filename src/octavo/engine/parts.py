@@ -83,4 +83,5 @@ def _info(config: EngineConfig, loaded: Loaded) -> ModelInfo:
         isa=loaded.isa,
         threads=loaded.threads,
         load_seconds=loaded.load_seconds,
+        notes=loaded.notes,
     )

@@ -28,6 +28,7 @@ class ModelInfo:
     isa: str
     threads: int
     load_seconds: float
+    notes: tuple[str, ...] = ()  # one line each: what of the checkpoint was ignored, what was rounded
 
     @property
     def kv_tokens(self) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.engine.port import Engine
-from octavo.errors import BadFileError, MissingFileError
+from octavo.errors import BadFileError, MissingFileError, in_file
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
@@ -27,7 +27,8 @@ def load_tokenizer(model: str) -> Tokenizer:
 def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
     files = checkpoint.tokenizer
     if checkpoint.format == "gguf":
-        return Tokenizer.from_gguf(files)
+        with in_file(checkpoint.path):
+            return Tokenizer.from_gguf(files, where=str(checkpoint.path))
     path = files.get("tokenizer.json")
     if path is None:
         raise MissingFileError(f"{checkpoint.path}: no tokenizer.json", code="tokenizer_missing")
@@ -53,8 +54,9 @@ def _json(path: Path | None) -> Mapping[str, Any]:
         return {}
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadFileError(f"{path}: not JSON ({error})", code="bad_json") from None
+    except (OSError, ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise BadFileError(f"{path}: not JSON ({reason})", code="bad_json") from None
     if not isinstance(value, dict):
         raise BadFileError(f"{path}: not a JSON object", code="bad_json")
     return value

@@ -21,13 +21,12 @@ from octavo.config import EngineConfig
 from octavo.drafters.port import Drafter, DraftRow
 from octavo.errors import ConfigError, EngineError, UsageError
 from octavo.model_config import ModelConfig
-from octavo.models.registry import program_for
 from octavo.program.ir import Program
 from octavo.request import Request, Row, RowResult, StepPlan, StepResult
 from octavo.runner import machine, outcome
 from octavo.runner.batch import Array, HeaderWriter
 from octavo.runner.capacity import Demand, usable_blocks
-from octavo.runner.model import model_config
+from octavo.runner.model import model_config, plain_program
 from octavo.runner.table import RequestTable
 from octavo.sampling.sampler import Sampler
 from octavo.types import KVGroup
@@ -108,7 +107,7 @@ class Runner:
     ) -> Runner:
         model = model_config(checkpoint)
         max_model_len = _context_length(config, model)
-        plain = {TARGET: _tapped(program_for(model, max_model_len), drafter.taps), **drafter.programs}
+        plain = {TARGET: _tapped(plain_program(checkpoint, model, max_model_len), drafter.taps), **drafter.programs}
         source = WeightSource(plain, checkpoint, drafter)
         programs = {name: executor.lower(program, source.kinds(program)) for name, program in plain.items()}
         demand = Demand(

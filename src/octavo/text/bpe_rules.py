@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tokenizers import Regex, pre_tokenizers
 
-from octavo.errors import UnsupportedError
+from octavo.errors import BadFileError
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _WORDS = (
@@ -86,8 +86,8 @@ RULES = {
 
 
 def bpe_rule(name: str) -> BpeRule:
-    """The rule of that name. Raises UnsupportedError that names it: a wrong rule would give wrong ids in silence."""
+    """The rule of that name. Raises BadFileError that names it: a wrong rule would give wrong ids in silence."""
     if name not in RULES:
         known = ", ".join(RULES)
-        raise UnsupportedError(f"pre-tokenizer {name!r} is not known; known are {known}", code="unknown_pre_tokenizer")
+        raise BadFileError(f"pre-tokenizer {name!r} is not known; known are {known}", code="unknown_pre_tokenizer")
     return RULES[name]

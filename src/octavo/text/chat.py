@@ -32,13 +32,15 @@ class ChatTemplate:
     Thread-safe; `close` ends the process.
     """
 
-    def __init__(self, source: str, bos_token: str = "", eos_token: str = "") -> None:
+    def __init__(self, source: str, bos_token: str = "", eos_token: str = "", where: str = "") -> None:
+        """where: the file or folder that the source is from, for errors."""
         self._lock = threading.Lock()
         self._process: TemplateProcess | None = None
         self._unchecked = True
+        self._where = where
         size = len(source.encode("utf-8", "surrogatepass"))
         if size > MAX_SOURCE:
-            raise _bad(f"{size} bytes, the limit is {MAX_SOURCE}")
+            raise self._bad(f"{size} bytes, the limit is {MAX_SOURCE}")
         self._start = {
             "source": source,
             "globals": {"bos_token": bos_token, "eos_token": eos_token},
@@ -53,7 +55,7 @@ class ChatTemplate:
         """The template that the tokenizer's files carry. Raises RequestError (no_chat_template) without one."""
         if tokenizer.chat_template is None:
             raise RequestError("this model has no chat template: use completions", code="no_chat_template")
-        return cls(tokenizer.chat_template, tokenizer.bos_token, tokenizer.eos_token)
+        return cls(tokenizer.chat_template, tokenizer.bos_token, tokenizer.eos_token, tokenizer.where)
 
     @classmethod
     def started(cls, tokenizer: Tokenizer) -> ChatTemplate | None:
@@ -103,13 +105,13 @@ class ChatTemplate:
                 try:
                     reply = self._answer(self._process)
                 except TemplateFault as fault:
-                    raise _bad(str(fault)) from None
+                    raise self._bad(str(fault)) from None
                 if "text" not in reply and reply["error"] != "Refused":
                     self._drop()
-                    raise _bad(f"{reply['error']}: {reply['message']}")
+                    raise self._bad(f"{reply['error']}: {reply['message']}")
                 self._unchecked = False
             elif self._unchecked:
-                raise _bad("it did not pass its dry run, or was closed before")
+                raise self._bad("it did not pass its dry run, or was closed before")
 
     def close(self) -> None:
         with self._lock:
@@ -153,9 +155,9 @@ class ChatTemplate:
             self._process.kill()
             self._process = None
 
-
-def _bad(what: str) -> BadFileError:
-    return BadFileError(f"chat template: {what}", code="bad_chat_template")
+    def _bad(self, what: str) -> BadFileError:
+        place = f"{self._where}: " if self._where else ""
+        return BadFileError(f"{place}chat template: {what}", code="bad_chat_template")
 
 
 def _variables(

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Core
 from tokenizers.models import BPE
 
-from octavo.errors import BadFileError, UnsupportedError
+from octavo.errors import BadFileError
 from octavo.text.bpe_rules import BpeRule, bpe_rule
 from octavo.text.pieces import PieceTable
 
@@ -47,7 +47,9 @@ class GgufVocabulary:
     def read(cls, metadata: Mapping[str, Any]) -> GgufVocabulary:
         model = metadata.get("tokenizer.ggml.model")
         if model not in ("gpt2", "llama"):
-            raise UnsupportedError(f"tokenizer.ggml.model {model!r} is not known; known are gpt2, llama")
+            raise BadFileError(
+                f"tokenizer.ggml.model {model!r} is not known; known are gpt2, llama", code="unknown_tokenizer"
+            )
         tokens = _strings(metadata, "tokens")
         if not tokens:
             raise _bad("tokens", "the vocabulary is empty")

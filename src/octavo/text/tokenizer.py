@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from tokenizers import Tokenizer as Core
 
-from octavo.errors import BadFileError, MissingFileError, RequestError, UnsupportedError
+from octavo.errors import BadFileError, MissingFileError, RequestError
 from octavo.text.gguf_vocabulary import GgufVocabulary
 from octavo.text.pieces import PieceTable
 
@@ -44,12 +44,16 @@ class Specials:
 class Tokenizer:
     """Implements types.Vocabulary. Thread-safe."""
 
-    def __init__(self, core: Core, table: PieceTable, specials: Specials, chat_template: str | None = None) -> None:
+    def __init__(
+        self, core: Core, table: PieceTable, specials: Specials, chat_template: str | None = None, where: str = ""
+    ) -> None:
+        """where: the model's file or folder, for errors that are found late (the chat template's)."""
         self._core = core
         self._lock = threading.Lock()
         self._specials = specials
         self.pieces = table
         self.chat_template = chat_template
+        self.where = where
 
     @classmethod
     def from_files(
@@ -71,11 +75,11 @@ class Tokenizer:
             add_bos=config.get("add_bos_token") is True,
             add_eos=config.get("add_eos_token") is True,
         )
-        return cls(core, table, specials, _template(config, tokenizer_json.parent))
+        return cls(core, table, specials, _template(config, tokenizer_json.parent), str(tokenizer_json.parent))
 
     @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
-        """From the `tokenizer.*` keys of a GGUF file. Raises BadFileError, UnsupportedError that name the key."""
+    def from_gguf(cls, metadata: Mapping[str, Any], where: str = "") -> Tokenizer:
+        """From the `tokenizer.*` keys of a GGUF file. Raises BadFileError that names the key."""
         source = GgufVocabulary.read(metadata)
         ends = [source.eos_id, source.eot_id, source.eom_id, *_ends(source.ids, source.hidden)]
         specials = Specials(
@@ -85,7 +89,7 @@ class Tokenizer:
             add_eos=source.add_eos,
         )
         template = metadata.get("tokenizer.chat_template")
-        return cls(source.core(), source.pieces(), specials, template if isinstance(template, str) else None)
+        return cls(source.core(), source.pieces(), specials, template if isinstance(template, str) else None, where)
 
     @property
     def size(self) -> int:
@@ -160,9 +164,9 @@ def _load(path: Path) -> Core:
 
 
 def _decoder_rule(core: Core, path: Path) -> dict[str, Any]:
-    """PieceTable arguments for the file's decoder. Raises UnsupportedError that names a part of it."""
+    """PieceTable arguments for the file's decoder. Raises BadFileError that names a part of it."""
     if core.decoder is None:
-        raise UnsupportedError(f"{path}: a tokenizer without a decoder", code="unknown_decoder")
+        raise BadFileError(f"{path}: a tokenizer without a decoder", code="unknown_decoder")
     state = json.loads(core.decoder.__getstate__())
     parts = state["decoders"] if state["type"] == "Sequence" else [state]
     kinds = [part["type"] for part in parts]
@@ -181,7 +185,7 @@ def _decoder_rule(core: Core, path: Path) -> dict[str, Any]:
             case {"type": "ByteFallback" | "Fuse"}:
                 pass
             case _:
-                raise UnsupportedError(f"{path}: decoder {json.dumps(part)} is not known", code="unknown_decoder")
+                raise BadFileError(f"{path}: decoder {json.dumps(part)} is not known", code="unknown_decoder")
     return {"byte_level": False, "space": space, "byte_fallback": "ByteFallback" in kinds, "opening": opening}
 
 

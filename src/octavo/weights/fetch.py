@@ -90,10 +90,12 @@ def resolve(model: str) -> Path:
     if model.startswith("hf:"):
         return _in_hub_cache(*_split(model), model)
     path = Path(model).expanduser()
-    if path.exists():
+    if os.path.exists(path):  # unlike Path's, False for whatever cannot be a path
         return path
     known = ", ".join(EMBEDDED)
-    raise MissingFileError(f"{model}: no such file or folder, and no such model; try `octavo pull` with {known}")
+    raise MissingFileError(
+        f"{_brief(model)}: no such file or folder, and no such model; try `octavo pull` with {known}"
+    )
 
 
 def pull(model: str, progress: Progress = quiet) -> Path:
@@ -105,9 +107,9 @@ def pull(model: str, progress: Progress = quiet) -> Path:
         return entry.path
     if model.startswith("hf:"):
         return _pull_hub(*_split(model), progress)
-    if Path(model).expanduser().exists():
+    if os.path.exists(Path(model).expanduser()):
         return Path(model).expanduser()
-    raise UsageError(f"{model}: not a model name; names are {', '.join(EMBEDDED)} and hf:ORG/NAME[:QUANT]")
+    raise UsageError(f"{_brief(model)}: not a model name; names are {', '.join(EMBEDDED)} and hf:ORG/NAME[:QUANT]")
 
 
 def list_models() -> list[ModelRow]:
@@ -131,7 +133,7 @@ def remove(model: str) -> int:
     """Deletes a model that pull() brought; returns the bytes freed. A path is never deleted."""
     row = next((row for row in list_models() if row.name == model), None)
     if row is None:
-        raise MissingFileError(f"{model}: not among the models of `octavo ls`")
+        raise MissingFileError(f"{_brief(model)}: not among the models of `octavo ls`")
     if row.path.is_dir():  # REPOSITORY/snapshots/REVISION
         shutil.rmtree(row.path.parent.parent)
         return row.bytes
@@ -139,6 +141,11 @@ def remove(model: str) -> int:
     row.path.unlink()
     blob.unlink(missing_ok=True)
     return row.bytes
+
+
+def _brief(model: str) -> str:
+    """A word that was to be a model, fit for one line."""
+    return model if model.isprintable() and len(model) <= 80 else repr(model[:80])
 
 
 def _missing(model: str) -> MissingFileError:
@@ -254,7 +261,7 @@ def _split(model: str) -> tuple[str, str]:
     """hf:ORG/NAME[:QUANT] -> (ORG/NAME, QUANT or "")."""
     found = re.fullmatch(r"hf:([\w.-]+/[\w.-]+)(?::([\w.-]+))?", model)
     if found is None or ".." in model:
-        raise UsageError(f"{model}: a hub name is hf:ORG/NAME or hf:ORG/NAME:QUANT", param="model")
+        raise UsageError(f"{_brief(model)}: a hub name is hf:ORG/NAME or hf:ORG/NAME:QUANT", param="model")
     return found[1], found[2] or ""
 
 
