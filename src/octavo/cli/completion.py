@@ -22,7 +22,7 @@ complete -F _octavo octavo
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help='e.g. eval "$(octavo completion bash)"')
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,17 +6,19 @@ A flag's value is looked up once, in `resolve`; unknown keys of the file and bad
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.cli.parser import boolean
 from octavo.config import EngineConfig
-from octavo.errors import ConfigError, MissingFileError, UsageError
+from octavo.errors import ConfigError, MissingFileError, OctavoError, UsageError
 from octavo.request import SamplingParams
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,75 +44,85 @@ class Flag:
 def size(text: str) -> int:
     """Bytes from `4GiB`, `512MB`, `1000000`."""
     word = text.strip().lower().removesuffix("b")
-    digits = word.rstrip("kmgi")
+    digits = word.rstrip("kmgti")
     try:
         return int(float(digits) * _UNITS[word[len(digits) :]])
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, OverflowError):
         raise ValueError(f"not a size: {text!r} (write 4GiB, 512MB or a number of bytes)") from None
 
 
-def boolean(text: str) -> bool:
-    word = str(text).strip().lower()
-    if word in ("1", "true", "yes", "on"):
-        return True
-    if word in ("0", "false", "no", "off"):
-        return False
-    raise ValueError(f"not a boolean: {text!r} (write true or false)")
-
-
 def texts(text: str) -> tuple[str, ...]:
+    """One text. A flag that is given again, and a list in the file, add further ones."""
     return (text,)
 
 
 def integers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(",") if part.strip())
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError(f"not whole numbers with commas between them: {text!r}") from None
+
+
+def whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"not a whole number: {text!r}") from None
+
+
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"not a number: {text!r}") from None
 
 
 ENGINE_FLAGS: tuple[Flag, ...] = (
     Flag("executor", "native kernels, or the torch reference", choices=("native", "reference"), default="native"),
     Flag("dtype", "of the reference executor", choices=("auto", "float32", "bfloat16"), default="auto"),
-    Flag("threads", "kernel threads (default: physical cores)", int),
+    Flag("threads", "kernel threads (default: physical cores)", whole),
     Flag("isa", "force an instruction-set class", choices=("portable", "avx2", "avx512", "amx")),
-    Flag("max-num-seqs", "requests that run at once", int, default=64),
-    Flag("max-num-batched-tokens", "tokens computed in one step", int, default=512),
-    Flag("max-logit-rows", "logit rows of one step", int, default=256),
-    Flag("max-model-len", "longest prompt plus output (default: the model's)", int),
+    Flag("max-num-seqs", "requests that run at once", whole, default=64),
+    Flag("max-num-batched-tokens", "tokens computed in one step", whole, default=512),
+    Flag("max-logit-rows", "logit rows of one step", whole, default=256),
+    Flag("max-model-len", "longest prompt plus output (default: the model's)", whole),
     Flag("kv-memory", "memory of the KV cache, e.g. 4GiB (default: 60 %% of what is free)", size, "SIZE"),
-    Flag("block-tokens", "tokens of one KV block", int, default=16),
-    Flag("enable-prefix-caching", "reuse the KV of equal prefixes", boolean, "BOOL", default=True),
-    Flag("plans-outstanding", "steps planned before the first commits", int, default=1),
+    Flag("num-blocks", "size of the KV cache in blocks, instead of --kv-memory", whole),
+    Flag("block-tokens", "tokens of one KV block", whole, default=16),
+    Flag("enable-prefix-caching", "reuse the KV of equal prefixes", boolean, default=True),
+    Flag("plans-outstanding", "steps planned before the first commits", whole, default=1),
 )
 
 SAMPLING_FLAGS: tuple[Flag, ...] = (
-    Flag("temperature", "0 is greedy", float, "X", default=0.0),
-    Flag("top-p", "nucleus mass", float, "X", default=1.0),
-    Flag("top-k", "most likely tokens kept; 0 is off", int, default=0),
-    Flag("min-p", "least probability, relative to the best", float, "X", default=0.0),
-    Flag("repetition-penalty", "over prompt and output", float, "X", default=1.0),
-    Flag("presence-penalty", "over the output", float, "X", default=0.0),
-    Flag("frequency-penalty", "over the output", float, "X", default=0.0),
-    Flag("seed", "of the noise; minted when absent", int),
-    Flag("max-tokens", "longest output (default: what fits)", int),
-    Flag("min-tokens", "no end before so many tokens", int, default=0),
-    Flag("stop", "string that ends the output", texts, "TEXT", default=()),
+    Flag("temperature", "0 is greedy", number, "X", default=0.0),
+    Flag("top-p", "nucleus mass", number, "X", default=1.0),
+    Flag("top-k", "most likely tokens kept; 0 is off", whole, default=0),
+    Flag("min-p", "least probability, relative to the best", number, "X", default=0.0),
+    Flag("repetition-penalty", "over prompt and output", number, "X", default=1.0),
+    Flag("presence-penalty", "over the output", number, "X", default=0.0),
+    Flag("frequency-penalty", "over the output", number, "X", default=0.0),
+    Flag("seed", "of the noise; minted when absent", whole),
+    Flag("max-tokens", "longest output (default: what fits)", whole),
+    Flag("min-tokens", "no end before so many tokens", whole, default=0),
+    Flag("stop", "string that ends the output; may be given several times", texts, "TEXT", default=()),
     Flag("stop-token-ids", "ids that end the output, comma-separated", integers, "IDS", default=()),
-    Flag("ignore-eos", "do not stop at the end-of-text token", boolean, "BOOL", default=False),
+    Flag("ignore-eos", "do not stop at the end-of-text token", boolean, default=False),
 )
 
 SERVE_FLAGS: tuple[Flag, ...] = (
     Flag("host", "address to bind", metavar="ADDRESS", default="127.0.0.1"),
-    Flag("port", "0 takes a free one and prints it", int, default=8737),
+    Flag("port", "0 takes a free one and prints it", whole, default=8737),
     Flag("served-model-name", "name that clients use (default: the model's)", metavar="NAME"),
     Flag("api-key-file", "file with one API key a line (or OCTAVO_API_KEY in the environment)", metavar="FILE"),
-    Flag("insecure-no-auth", "serve beyond loopback without a key", boolean, "BOOL", default=False),
+    Flag("insecure-no-auth", "serve beyond loopback without a key", boolean, default=False),
 )
 
 BENCH_FLAGS: tuple[Flag, ...] = (
-    Flag("prompt-tokens", "length of the prefill", int, default=512),
-    Flag("context", "tokens before the first decoded one", int, default=128),
+    Flag("prompt-tokens", "length of the prefill", whole, default=512),
+    Flag("context", "tokens before the first decoded one", whole, default=128),
     Flag("batch", "decode batch sizes, comma-separated", integers, "N,...", default=(1, 8, 32)),
-    Flag("decode-steps", "decoded tokens a request", int, default=64),
-    Flag("repeats", "medians are over so many runs", int, default=3),
+    Flag("decode-steps", "decoded tokens a request", whole, default=64),
+    Flag("repeats", "medians are over so many runs", whole, default=3),
 )
 
 ALL_FLAGS = (*ENGINE_FLAGS, *SAMPLING_FLAGS, *SERVE_FLAGS, *BENCH_FLAGS)
@@ -121,10 +133,12 @@ def add_flags(parser: argparse.ArgumentParser, flags: Sequence[Flag], title: str
     group = parser.add_argument_group(title)
     for flag in flags:
         options: dict[str, Any] = {"help": f"{flag.help}{_default_text(flag)}", "dest": flag.key, "default": None}
-        if flag.choices:
+        if flag.parse is boolean:
+            options["action"] = argparse.BooleanOptionalAction
+        elif flag.choices:
             options["choices"] = flag.choices
         else:
-            options["metavar"] = flag.metavar
+            options |= {"metavar": flag.metavar, "action": "append" if flag.parse is texts else "store"}
         group.add_argument(f"--{flag.name}", **options)
     if not any(action.dest == "config" for action in parser._actions):
         parser.add_argument("--config", metavar="FILE", help="TOML file with the same names as keys")
@@ -135,16 +149,22 @@ def resolve(args: argparse.Namespace, flags: Sequence[Flag]) -> dict[str, Any]:
 
     One file may serve every command: it may set any flag of any of them, and nothing else.
     """
-    path = args.config or os.environ.get("OCTAVO_CONFIG")
-    file = _read_file(path) if path else {}
+    path, origin = args.config, "--config"
+    if path is None and os.environ.get("OCTAVO_CONFIG"):
+        path, origin = os.environ["OCTAVO_CONFIG"], "OCTAVO_CONFIG"
+    file = _read_file(path, origin) if path else {}
     values = {}
     for flag in flags:
         given, source = getattr(args, flag.key, None), f"--{flag.name}"
-        if given is None and flag.env in os.environ:
+        fault: type[OctavoError] = UsageError
+        if given is None and os.environ.get(flag.env):
             given, source = os.environ[flag.env], flag.env
         if given is None and flag.key in file:
-            given, source = file[flag.key], f"{path}: {flag.key}"
-        values[flag.key] = flag.default if given is None else _parse(flag, given, source)
+            given, source, fault = file[flag.key], f"{path}: {flag.key}", ConfigError
+        try:
+            values[flag.key] = flag.default if given is None else _parse(flag, given)
+        except ValueError as error:
+            raise fault(f"{source}: {error}", param=flag.key) from None
     return values
 
 
@@ -160,32 +180,33 @@ def _default_text(flag: Flag) -> str:
     return "" if flag.default in (None, ()) else f" (default: {str(flag.default).lower()})"
 
 
-def _parse(flag: Flag, given: Any, source: str) -> Any:
+def _parse(flag: Flag, given: Any) -> Any:
+    """Of a text, or of what TOML holds: a list only where several values make sense. Raises ValueError."""
+    if isinstance(given, list) and flag.parse is texts and all(isinstance(each, str) for each in given):
+        return tuple(given)
+    if isinstance(given, list) and flag.parse is integers:
+        given = ",".join(map(str, given))
+    if not isinstance(given, (str, int, float)):
+        raise ValueError(f"not a single value: {given!r}")
     if flag.choices and given not in flag.choices:
-        raise UsageError(f"{source} must be one of {', '.join(flag.choices)}, not {given!r}", param=flag.key)
-    if isinstance(given, list):
-        given = ",".join(map(str, given)) if flag.parse is integers else tuple(given)
-    if isinstance(given, tuple):
-        return given
-    try:
-        return flag.parse(str(given))
-    except ValueError as error:
-        text = str(error) if "not a" in str(error) else f"not a number: {given!r}"
-        raise UsageError(f"{source}: {text}", param=flag.key) from None
+        raise ValueError(f"not one of {', '.join(flag.choices)}: {given!r}")
+    return flag.parse(str(given))
 
 
-def _read_file(path: str) -> Mapping[str, Any]:
+def _read_file(path: str, origin: str) -> Mapping[str, Any]:
     try:
         with open(path, "rb") as file:
             data = tomllib.load(file)
     except FileNotFoundError:
-        raise MissingFileError(f"{path}: no such file (--config)", code="file_missing") from None
+        raise MissingFileError(f"{path}: no such file ({origin})", code="file_missing") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     except OSError as error:
-        raise MissingFileError(f"{path}: {error.strerror} (--config)") from None
+        raise MissingFileError(f"{path}: {error.strerror} ({origin})") from None
     names = {flag.key for flag in ALL_FLAGS}
     for key in data:
         if key.replace("-", "_") not in names:
-            raise ConfigError(f"{path}: unknown key {key!r}", param=key)
+            near = difflib.get_close_matches(key.replace("-", "_"), names, 1)
+            meant = f" (did you mean {near[0]}?)" if near else ""
+            raise ConfigError(f"{path}: unknown key {key!r}{meant}", param=key)
     return {key.replace("-", "_"): value for key, value in data.items()}

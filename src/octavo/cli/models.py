@@ -17,12 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.command == "rm":
-        fetch.remove(args.model)
-        print(f"removed {args.model}")
+        print(f"removed {args.model}, {human(fetch.remove(args.model))}")
         return 0
     rows = fetch.list_models()
     if args.names:
-        print("\n".join(row.name for row in rows))
+        print("".join(f"{row.name}\n" for row in rows), end="")
     elif rows:
         table("", ("model", "size", "format", "path"), [(r.name, human(r.bytes), r.format, str(r.path)) for r in rows])
     else:

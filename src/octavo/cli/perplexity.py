@@ -11,7 +11,7 @@ from octavo.cli import flags
 from octavo.cli.screen import progress, table
 from octavo.engine.fidelity import Fidelity, Scorer, score, summarize, windows
 from octavo.engine.vocabulary import load_tokenizer
-from octavo.errors import BadFileError, MissingFileError
+from octavo.errors import BadFileError, MissingFileError, UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -27,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 def run(args: argparse.Namespace) -> int:
     config = flags.engine_config(args)
     context = args.window_context
+    if context < 1 or (args.score_tokens is not None and args.score_tokens < 1):
+        raise UsageError("perplexity: --window-context and --score-tokens are at least 1")
     ids = load_tokenizer(args.model).encode(_read(args.text), add_special=True)
     cut = windows(ids, context, args.score_tokens)
     with progress("loading") as advance:

@@ -13,8 +13,10 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    before = {row.name for row in fetch.list_models()}
     with progress(f"pull {args.model}") as advance:
-        path = fetch.pull(args.model, lambda stage, done, total: advance(done, total))
+        path = fetch.pull(args.model, lambda stage, done, total: advance(done, total, stage))
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    print(f"{path}  {human(sum(file.stat().st_size for file in files))}")
+    size = human(sum(file.stat().st_size for file in files))
+    print(f"{path}  {size}{', was here already' if args.model in before else ''}")
     return 0

@@ -12,7 +12,9 @@ _HEAD = """# The command line
 
 Made by `make docs` from the commands themselves. Flags marked * are also an environment variable (`--max-num-seqs` is
 `OCTAVO_MAX_NUM_SEQS`) and a key of the TOML file that `--config FILE` or `OCTAVO_CONFIG` names (`max_num_seqs = 32`).
-A flag wins over the environment, the environment over the file, the file over the default.
+A flag wins over the environment, the environment over the file, the file over the default; a variable that is set to
+nothing counts as absent. Flags with `[no-]` are switches, `--flag=false` works too; in the environment and the file
+they are true or false.
 """
 
 
@@ -25,12 +27,15 @@ def render() -> str:
         parts.append("")
     parts.append("## Exit codes\n\n| code | kind | default word |\n|---|---|---|\n| 0 | success | |")
     parts.extend(f"| {kind.exit_code} | {kind.__name__} | {kind.default_code} |" for kind in _kinds(OctavoError))
-    parts.append("| 130 | interrupted by Ctrl-C | |\n")
+    parts.append("| 130 | interrupted by Ctrl-C | |\n| 141 | the reader of stdout went away | |\n")
+    parts.append("A failure is one line on stderr: `error: WORD: MESSAGE`.\n")
     return "\n".join(parts)
 
 
 def _row(action: argparse.Action, settable: set[str]) -> str:
-    if action.option_strings:
+    if isinstance(action, argparse.BooleanOptionalAction):
+        word = f"`--[no-]{action.option_strings[0].removeprefix('--')}`" + (" *" if action.dest in settable else "")
+    elif action.option_strings:
         value = "{" + ",".join(action.choices) + "}" if action.choices else action.metavar
         word = f"`{action.option_strings[0]}{f' {value}' if value and action.nargs != 0 else ''}`"
         word += " *" if action.dest in settable else ""

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.cli import flags
-from octavo.cli.screen import capacity_table, console, progress
+from octavo.cli.screen import capacity_table, console, load_notes, progress
 from octavo.engine.llm import AsyncLLM
+from octavo.errors import BadFileError, RequestError, UsageError
 from octavo.request import SamplingParams
 
+with contextlib.suppress(ImportError):  # line editing and history at the prompt, where Python has it
+    import readline  # noqa: F401
+
+INTERRUPTED = 130
 _HELP = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
 Message = dict[str, str]
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     parser.add_argument("model", help="a name (smollm2:135m), a GGUF file or a safetensors folder")
-    parser.add_argument("prompt", nargs="*", help="the question; without one and on a terminal: a chat")
+    parser.add_argument(
+        "prompt", nargs="*", default=[], help="the question; without one: what stdin holds, or a chat on a terminal"
+    )
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--raw", action="store_true", help="no chat template: continue the prompt as it stands")
     parser.add_argument("--verbose", action="store_true", help="print the capacity table")
@@ -31,17 +39,41 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 def run(args: argparse.Namespace) -> int:
     config = flags.engine_config(args)
     params = flags.sampling_params(args)
-    prompt = " ".join(args.prompt) or ("" if sys.stdin.isatty() else sys.stdin.read())
+    prompt = _prompt(args)
     with progress("loading") as advance:
         llm = AsyncLLM(config, progress=advance)
     with asyncio.Runner() as runner:
         try:
             if args.verbose or not prompt:
                 capacity_table(llm.info)
-            talk = Conversation(llm, params, args.system, args.raw)
-            return talk.once(runner, prompt) if prompt else talk.chat(runner)
+            else:
+                load_notes(llm.info)
+            talk = Conversation(llm, params, args.system)
+            if not prompt:
+                return talk.chat(runner)
+            return talk.continue_raw(runner, prompt) if args.raw else talk.once(runner, prompt)
         finally:
             llm.close()
+
+
+def _prompt(args: argparse.Namespace) -> str:
+    """From the arguments, else from stdin; empty for a chat, which needs a terminal."""
+    if args.raw and args.system:
+        raise UsageError("octavo run: --system belongs to the chat template, which --raw leaves out")
+    if args.prompt:
+        return " ".join(args.prompt)
+    if sys.stdin.isatty():
+        if args.raw:
+            raise UsageError("octavo run: --raw needs a prompt; a chat needs the template")
+        return ""
+    data = sys.stdin.buffer.read()
+    try:
+        prompt = data.decode()
+    except UnicodeDecodeError as error:
+        raise BadFileError(f"stdin: not UTF-8 (offset {error.start})", code="bad_text") from None
+    if not prompt.strip():
+        raise UsageError("octavo run: no prompt: give one as an argument or on stdin; on a terminal, a chat opens")
+    return prompt
 
 
 @dataclass(slots=True)
@@ -67,19 +99,20 @@ class Speed:
 class Conversation:
     """A history of messages and the way to add an answer to it."""
 
-    def __init__(self, llm: AsyncLLM, params: SamplingParams, system: str | None, raw: bool) -> None:
-        self.llm, self.params, self.raw = llm, params, raw
+    def __init__(self, llm: AsyncLLM, params: SamplingParams, system: str | None) -> None:
+        self.llm, self.params = llm, params
         self.opening: list[Message] = [{"role": "system", "content": system}] if system else []
         self.messages = list(self.opening)
 
     def once(self, runner: asyncio.Runner, prompt: str) -> int:
-        if self.raw:
-            runner.run(self._answer(self.llm.tokenizer.encode(prompt, add_special=True)))
-        else:
-            self._turn(runner, prompt)
+        return 0 if self._turn(runner, prompt) else INTERRUPTED
+
+    def continue_raw(self, runner: asyncio.Runner, prompt: str) -> int:
+        runner.run(self._answer(self.llm.tokenizer.encode(prompt, add_special=True), []))
         return 0
 
     def chat(self, runner: asyncio.Runner) -> int:
+        """Until the end of input. What a turn is refused for is said, and the chat goes on."""
         out = console(stderr=True)
         out.print(f"[dim]{_HELP}[/dim]")
         while True:
@@ -88,7 +121,10 @@ class Conversation:
             except EOFError:
                 out.print()
                 return 0
-            if text in ("/exit", "/quit"):
+            except KeyboardInterrupt:  # drops the line
+                out.print()
+                continue
+            if text in ("/exit", "/quit", "/bye"):
                 return 0
             if text == "/reset":
                 self.messages = list(self.opening)
@@ -96,30 +132,33 @@ class Conversation:
             elif text.startswith("/"):
                 out.print(f"[dim]{_HELP}[/dim]")
             elif text:
-                self._turn(runner, text)
+                try:
+                    self._turn(runner, text)
+                except RequestError as error:
+                    out.print(error.line(), markup=False)
 
-    def _turn(self, runner: asyncio.Runner, text: str) -> None:
-        """One question and its answer; Ctrl-C keeps what was said so far."""
-        self.messages.append({"role": "user", "content": text})
+    def _turn(self, runner: asyncio.Runner, text: str) -> bool:
+        """One question and its answer. False when Ctrl-C stopped it: what was said so far stays in the history."""
+        asked = [*self.messages, {"role": "user", "content": text}]
         said: list[str] = []
+        finished = True
         try:
-            runner.run(self._answer(self.llm.encode_chat(self.messages), said))
+            runner.run(self._answer(self.llm.encode_chat(asked), said))
         except KeyboardInterrupt:
             print("\n[stopped]", file=sys.stderr)
-        except BaseException:
-            self.messages.pop()
-            raise
-        self.messages.append({"role": "assistant", "content": "".join(said)})
+            finished = False
+        self.messages = [*asked, {"role": "assistant", "content": "".join(said)}]
+        return finished
 
-    async def _answer(self, prompt_ids: Sequence[int], said: list[str] | None = None) -> None:
+    async def _answer(self, prompt_ids: Sequence[int], said: list[str]) -> None:
+        """Prints the answer as it comes; its pieces are added to `said`."""
         speed = Speed(time.monotonic(), prompt=len(prompt_ids))
         async for delta in self.llm.stream(prompt_ids, self.params):
             speed.first = speed.first or time.monotonic()
             speed.output += len(delta.token_ids)
             speed.cached = delta.cached_tokens
             print(delta.text, end="", flush=True)
-            if said is not None:
-                said.append(delta.text)
+            said.append(delta.text)
         speed.end = time.monotonic()
         print()
         print(speed.line(), file=sys.stderr)

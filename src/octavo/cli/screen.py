@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from octavo.runner.capacity import Capacity
 from octavo.runner.capacity import size as human
 
-__all__ = ["capacity_table", "console", "human", "progress", "short", "table"]
+__all__ = ["capacity_table", "console", "human", "load_notes", "progress", "short", "table"]
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +22,8 @@ _NUMBER = re.compile(r"[\d.,]+( |$)")
 
 
 class Advance(Protocol):
-    def __call__(self, done: int, total: int) -> None: ...
+    def __call__(self, done: int, total: int, label: str | None = None) -> None:
+        """total 0: unknown. label: what goes on now, where that changes."""
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -53,14 +54,18 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, 
 def progress(label: str) -> Iterator[Advance]:
     """A bar on stderr, only when that is a terminal; the caller reports (done, total)."""
     if not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield lambda done, total, label=None: None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     with Progress(*columns, TimeRemainingColumn(), console=console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def advance(done: int, total: int, label: str | None = None) -> None:
+            bar.update(task, completed=done, total=total or None, description=label)
+
+        yield advance
 
 
 def short(count: float) -> str:
@@ -83,3 +88,10 @@ def capacity_table(info: ModelInfo) -> None:
     ).rows()
     rows += [("numerics", info.numerics), ("threads", str(info.threads)), ("loaded in", f"{info.load_seconds:.2f} s")]
     table(info.name, ("capacity", ""), rows, stderr=True)
+    load_notes(info)
+
+
+def load_notes(info: ModelInfo) -> None:
+    """What was ignored or rounded at load, on stderr."""
+    for note in info.notes:
+        print(f"note: {note}", file=sys.stderr)

@@ -8,9 +8,12 @@ from contextlib import closing
 from dataclasses import fields
 
 from octavo.cli.screen import human, table
+from octavo.engine.vocabulary import tokenizer_of
+from octavo.model_config import ModelConfig, RopeSpec
 from octavo.runner.model import model_config
+from octavo.text.chat import ChatTemplate
 from octavo.weights import fetch
-from octavo.weights.checkpoint import open_checkpoint
+from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -23,11 +26,13 @@ def run(args: argparse.Namespace) -> int:
     with closing(open_checkpoint(path)) as checkpoint:
         config = model_config(checkpoint)
         rows = [("file", str(path)), ("format", checkpoint.format)]
-        rows += [(field.name, _text(getattr(config, field.name))) for field in fields(config)]
+        rows += _facts(config)
+        rows += _vocabulary(checkpoint)
         types: Counter[str] = Counter()
         for header in checkpoint.headers.values():
             types[header.dtype] += header.nbytes
         rows += [(f"tensors of {dtype}", human(size)) for dtype, size in types.most_common()]
+        rows += [("note", note) for note in (*config.warnings, *checkpoint.notes)]
         table("", ("", "value"), rows)
         if args.tensors:
             listed = [(h.name, h.dtype, str(list(h.shape)), human(h.nbytes)) for h in checkpoint.headers.values()]
@@ -35,6 +40,40 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _facts(config: ModelConfig) -> list[tuple[str, str]]:
+    """What the file states; where it is silent, the family's own rule holds."""
+    rows = []
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if value is None or field.name == "warnings":
+            continue
+        if isinstance(value, RopeSpec):
+            stated = {each.name: getattr(value, each.name) for each in fields(value)}
+            value = ", ".join(f"{name} {_text(each)}" for name, each in stated.items() if each not in (None, ()))
+        rows.append((field.name, _text(value)))
+    return rows
+
+
+def _vocabulary(checkpoint: Checkpoint) -> list[tuple[str, str]]:
+    """The tokenizer and the chat template, both tried."""
+    if checkpoint.format == "hf" and "tokenizer.json" not in checkpoint.tokenizer:
+        return [("tokenizer", "none: no tokenizer.json")]
+    tokenizer = tokenizer_of(checkpoint)
+    ends = ", ".join(f"{token} {tokenizer.pieces.text(token)}" for token in tokenizer.eos_ids)
+    begins = "none" if tokenizer.bos_id is None else f"{tokenizer.bos_id} {tokenizer.bos_token}"
+    rows = [("tokenizer", f"{tokenizer.size} tokens"), ("begins with", begins), ("ends with", ends or "none")]
+    if tokenizer.chat_template is None:
+        return [*rows, ("chat template", "none")]
+    template = ChatTemplate.of(tokenizer)
+    try:
+        template.check()
+    finally:
+        template.close()
+    return [*rows, ("chat template", f"{len(tokenizer.chat_template)} characters, renders")]
+
+
 def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        value = ", ".join(map(str, value)) or "none"
     text = str(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
