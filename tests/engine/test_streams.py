@@ -144,7 +144,8 @@ async def test_refusals_come_before_the_first_delta(llm):
 
 
 async def test_close_ends_open_streams(llm):
-    tasks = [asyncio.create_task(collect(llm.stream("abc", SamplingParams(max_tokens=200)))) for _ in range(3)]
+    params = SamplingParams(max_tokens=200, ignore_eos=True)
+    tasks = [asyncio.create_task(collect(llm.stream("abc", params))) for _ in range(3)]
     while llm.stats().running < 3:
         await asyncio.sleep(0.001)
     await asyncio.to_thread(llm.close)

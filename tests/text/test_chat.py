@@ -1,6 +1,7 @@
 """Chat templates: what templates need, what they must not reach, and that bounds end them."""
 
 import pytest
+from bad.templates import BAD
 
 from octavo.errors import BadFileError, RequestError, UnsupportedError
 from octavo.text import chat
@@ -119,26 +120,6 @@ def test_a_refusal_is_the_request_s_fault():
         template.render([{"role": "user", "content": "x"}] * 2)
     assert template.render([{"role": "user", "content": "still alive"}]) == "still alive"
     template.close()
-
-
-BAD = {
-    "syntax": "{{ 1 + }}",
-    "dunder": "{{ ''.__class__.__mro__ }}",
-    "dunder, silent": "{{ ''.__class__ }}",
-    "dunder, not reached": "{% if messages | length > 3 %}{{ ''.__class__ }}{% endif %}",
-    "attr": "{{ '' | attr('__class__') }}",
-    "item": "{{ ''['__class__'] }}",
-    "format": "{{ '{0.__class__}'.format(1) }}",
-    "range": "{% for i in range(10**9) %}x{% endfor %}",
-    "nested": "{% if true %}" * 5000 + "{% endif %}" * 5000,
-    "nested far": "{% if true %}" * 50000 + "{% endif %}" * 50000,
-    "source": "{# #}" * 1_000_000,
-    "memory": "{{ 'a' * 10**10 }}",
-    "output": "{{ 'a' * 2**23 }}",
-    "undefined": "{{ messages[0].content.nope.x }}",
-    "parentheses": "{{ " + "(" * 20000 + "1" + ")" * 20000 + " }}",
-    "mutation": "{{ messages.append(1) }}",
-}
 
 
 @pytest.mark.parametrize("name", BAD)
