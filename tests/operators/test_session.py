@@ -89,6 +89,10 @@ def test_no_write_recomputes_a_row_from_the_cache(model, isa, whole):
     steps.prompt(tokens)
     again = steps.step(Run(0, LENGTH - 1, (tokens[-1],), no_write=(0,)))
     assert np.array_equal(again[0], whole[-1])
+    # Another token in its place leaves no trace in the cache.
+    steps.prompt(tokens[:-1], slot=1)
+    steps.step(Run(1, LENGTH - 2, ((tokens[-2] + 1) % VOCABULARY,), no_write=(0,)))
+    assert np.array_equal(steps.step(Run(1, LENGTH - 1, (tokens[-1],)))[0], whole[-1])
 
 
 @pytest.mark.parametrize("start", [17, 126, 511])

@@ -84,8 +84,8 @@ def encode(program: Program) -> bytes:
     words.put(arena.regions)
     written = {name for op in program.ops for name in op.outs}
     words.records(ids.buffers, lambda name: _put_buffer(words, program.buffers[name], arena, name in written))
-    barriers = _barriers(program, arena)
-    words.records(program.ops, lambda op: _put_op(words, op, ids, next(barriers)))
+    flags = barrier_flags(program, arena)
+    words.records(program.ops, lambda op: _put_op(words, op, ids, next(flags)))
     return words.bytes()
 
 
@@ -185,7 +185,7 @@ def _float(op: Op, name: str) -> float:
     return float(cast(float, op.attrs[name]))
 
 
-def _barriers(program: Program, arena: Arena) -> Iterator[bool]:
+def barrier_flags(program: Program, arena: Arena) -> Iterator[bool]:
     """Per operator: must all threads have finished everything before it?
 
     Threads split rows the same way for all values of as many rows, so row operators over them follow one another
