@@ -13,7 +13,9 @@ uint64_t now_ns() {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
-constexpr int32_t PIECES = 4, MOST_PANELS = 32;  // a thread takes its panels in so many pieces, of at most so many
+// A thread takes its panels in so many pieces, of at most so many: long runs stream best when rows are few, short ones
+// leave nobody waiting when a panel is much work.
+constexpr int32_t PIECES_FEW_ROWS = 4, PIECES_MANY_ROWS = 32, MANY_ROWS = 16, MOST_PANELS = 32;
 
 struct Range {
   int32_t begin, end;
@@ -69,7 +71,7 @@ struct Step {
   void linears(const BoundOp& op, int thread, uint8_t* own) const;
   void attention(const BoundOp& op, uint8_t* own) const;
   Counter* counters(const BoundOp& op) const { return program.counters.get() + op.claims; }
-  bool claim(const BoundOp& op, int thread, int* victim, Range* out) const;
+  bool claim(const BoundOp& op, int pieces, int thread, int* victim, Range* out) const;
   void renew_claims(int epoch) const;
 };
 
@@ -155,13 +157,13 @@ void Step::kv_write(const BoundOp& op, Range r) const {
 }
 
 // The next piece of the panels of `op`. *victim: how far along the threads this one has come; starts at 0.
-bool Step::claim(const BoundOp& op, int thread, int* victim, Range* out) const {
+bool Step::claim(const BoundOp& op, int pieces, int thread, int* victim, Range* out) const {
   for (; *victim < threads; ++*victim) {
     const int owner = (thread + *victim) % threads;
     const int64_t panels = op.panels;
     const auto begin = static_cast<int32_t>(panels * owner / threads);
     const auto end = static_cast<int32_t>(panels * (owner + 1) / threads);
-    const int32_t piece = threads == 1 ? end : std::clamp((end - begin + PIECES - 1) / PIECES, 1, MOST_PANELS);
+    const int32_t piece = threads == 1 ? end : std::clamp((end - begin + pieces - 1) / pieces, 1, MOST_PANELS);
     std::atomic<int32_t>& taken = counters(op)[owner].taken;
     if (taken.load(std::memory_order_relaxed) >= end - begin) continue;
     const int32_t at = begin + taken.fetch_add(piece, std::memory_order_relaxed);
@@ -192,7 +194,8 @@ void Step::linears(const BoundOp& op, int thread, uint8_t* own) const {
   }
   if (a[0].rows == 0) return;
   Range piece{};
-  for (int victim = 0; claim(op, thread, &victim, &piece);) {
+  const int pieces = a[0].rows < MANY_ROWS ? PIECES_FEW_ROWS : PIECES_MANY_ROWS;
+  for (int victim = 0; claim(op, pieces, thread, &victim, &piece);) {
     for (int32_t i = 0, first = 0; i < op.linear_count; first += a[i].w->panels, ++i) {
       const int32_t begin = std::max(piece.begin - first, 0), end = std::min(piece.end - first, a[i].w->panels);
       if (begin >= end) continue;

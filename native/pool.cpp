@@ -19,7 +19,7 @@ namespace octavo {
 namespace {
 
 constexpr int SPINS_BEFORE_YIELD = 2048;
-constexpr auto SPIN_BETWEEN_JOBS = std::chrono::microseconds(150);
+constexpr auto SPIN_BETWEEN_JOBS = std::chrono::microseconds(200);
 
 void pause_core() {
 #if defined(__x86_64__)
