@@ -7,7 +7,7 @@ from stepping import Run, Stepper
 from tiny import MEMBERS, ROPES, prompt_of, tensors_of, twin
 
 from octavo.backends import executor_for
-from octavo.config import ModelConfig
+from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.weights.kinds import Tensor
 
