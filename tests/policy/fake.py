@@ -100,8 +100,8 @@ class FakeExecutor:
         ]
         self.tables: dict[int, list[list[int]]] = {}
         self.owner: dict[int, str] = {}
-        self.tags = 0
-        self.detected: set[int] = set()
+        self.tags = self.number = 0
+        self.detected: dict[int, set[int]] = {}  # plan number -> bad cells behind its rows that are not finite
 
     def poison(self, group: int, block: int) -> None:
         self.cells[group][block] = [None] * self.block_tokens
@@ -113,6 +113,8 @@ class FakeExecutor:
         propose: Propose,
         faulty: Callable[[Row], bool] = lambda row: False,
     ) -> StepResult:
+        self.number = plan.number
+        self.detected[plan.number] = set()
         for slot in plan.freed_slots:
             self.tables.pop(slot, None)
             self.owner.pop(slot, None)
@@ -193,7 +195,7 @@ class FakeExecutor:
                 self._write(row.slot, group, row.start + offset, value)
         bad = [value for value in values[row.logits_from :] if value < 0]
         if bad:
-            self.detected.update(bad)
+            self.detected[self.number].update(bad)
             return RowResult(finite=False)
         return self._outcome(row, request, known, paths, values, propose)
 

@@ -18,7 +18,8 @@ def source_of(name: str) -> str:
 
 
 def room() -> list[ModuleType]:
-    return [module for name, module in sys.modules.items() if name.startswith(ROOM)]
+    """The room and its tests, which import from it by name."""
+    return [module for name, module in sys.modules.items() if name.startswith((ROOM, "policy."))]
 
 
 @contextmanager

@@ -137,6 +137,7 @@ class Simulation:
         self.live: dict[str, Case] = {}
         self.past: list[Request] = []
         self.pipeline: list[tuple[StepPlan, StepResult | None]] = []
+        self.detected: set[int] = set()
         self.poisoned: list[set[int]] = [set() for _ in self.groups]
         self.trace = self.idle_rounds = self.rejected = self.plans = self.minted = 0
 
@@ -319,11 +320,13 @@ class Simulation:
             require(bool(delta.token_ids or delta.finish_reason or delta.prompt_logprobs), "I16", "an empty delta")
             self.hear(delta)
         self.settle()
-        if all(row.finite for row in result.rows):
+        detected = self.fake.detected.pop(plan.number)
+        if not detected:
             return
+        self.detected |= detected
         for group, pool in enumerate(self.ledger.pools):
             for block in range(1, pool.num_blocks):
-                bad = pool.keys[block] and not self.fake.detected.isdisjoint(self.fake.cells[group][block])
+                bad = pool.keys[block] and not self.detected.isdisjoint(self.fake.cells[group][block])
                 require(not bad, "I6", f"block {block} is known to be bad and can be found")
 
     def poison(self) -> None:

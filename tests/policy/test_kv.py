@@ -118,6 +118,12 @@ def test_a_backoff_keeps_the_last_tokens_out_of_the_hit():
     assert [hit(warm(12, hit_backoff=b), 12) for b in (0, 1, 3, 4, 8, 11, 40)] == [3, 2, 2, 1, 0, 0, 0]
 
 
+def test_a_backoff_longer_than_the_prompt_leaves_no_hit():
+    ledger = KVLedger(FULL, 9, 1, hit_backoff=2)
+    computed(ledger, request("warm", 5))
+    assert [hit(ledger, tokens) for tokens in (1, 2, 3, 4)] == [0, 0, 0, 1]
+
+
 def test_a_window_hit_needs_only_the_blocks_in_sight():
     ledger = warm(16, groups=WINDOW)
     assert hit(ledger, 17) == 4
@@ -207,6 +213,28 @@ def test_a_window_admits_a_long_prompt_in_small_pieces():
     assert ledger.holdings["a"].tables[0].blocks[:2] == [0, 0]
 
 
+def test_a_window_with_a_hit_needs_only_what_is_still_to_come_into_sight():
+    ledger = warm(8, groups=WINDOW, blocks=3)
+    each = request("a", 40)
+    assert ledger.match(each) == 2 and ledger.admit(each, 2, 12, 40) == 12
+
+
+def test_a_window_with_a_hit_is_refused_when_nothing_is_left():
+    ledger = warm(8, groups=WINDOW, blocks=3)
+    ledger.admit(request("other", [1] * 8), 0, 8, 8)  # takes the free block and the one out of sight
+    each = request("a", 40)
+    assert ledger.match(each) == 2 and ledger.admit(each, 2, 12, 40) == 0
+
+
+def test_a_window_larger_than_the_hit_needs_all_of_it():
+    ledger = KVLedger(WINDOW, 9, 1)
+    computed(ledger, request("warm", 3))
+    ledger.release(request("warm", 3))
+    assert hit(ledger, 5) == 3
+    evict(ledger, 0, 0)
+    assert hit(ledger, 5) == 0
+
+
 def test_reserve_takes_in_all_groups_or_none():
     ledger = KVLedger((*FULL, KVGroup("second", "full")), [9, 3], 4)
     each = request("a", 5)
@@ -250,6 +278,15 @@ def test_a_window_slides_when_blocks_are_wholly_behind_it():
     assert ledger.pools[0].available == 4 and ledger.holdings["a"].tables[0].nulls == 1
     ledger.publish(each, 16)
     assert ledger.pools[0].available == 6 and ledger.holdings["a"].tables[0].blocks[:3] == [0, 0, 0]
+
+
+def test_a_window_slides_between_two_publications():
+    ledger = KVLedger([KVGroup("w", "window", window=5)], 9, 4)
+    each = request("a", 20)
+    ledger.admit(each, 0, 20, 20)
+    for computed_tokens, available in ((8, 3), (9, 4), (12, 4), (13, 5), (16, 5), (17, 6)):
+        ledger.publish(each, computed_tokens)
+        assert ledger.pools[0].available == available
 
 
 def test_trim_keeps_blocks_that_hold_a_token():

@@ -391,7 +391,6 @@ class Scheduler:
         if request.state == "waiting":
             self.waiting.remove(request)
         request.state, request.finish_reason, request.stop_reason = "finished", reason, stop_reason
-        request.draft_ids = request.draft_parents = ()
         self.stats.finished[reason] += 1
         if not entry.outstanding:
             self._discard(entry)
