@@ -1,6 +1,7 @@
 """A tiny model on disk, and engines over it by every executor that this build has."""
 
 import pytest
+from chain_model import write_chain
 from engines import EXECUTORS, settle
 from tiny_model import write_model
 
@@ -34,6 +35,41 @@ def make_llm(model, executor):
         llm = LLM(model, executor=executor, threads=1, **{"num_blocks": 64, **options})
         made.append(llm)
         return llm
+
+    yield make
+    for llm in made:
+        settle(llm)
+        llm.close()
+
+
+# ---- for reported cases, on the native executor
+@pytest.fixture(scope="session")
+def chain_path(tmp_path_factory):
+    return write_chain(tmp_path_factory.mktemp("chain"))
+
+
+@pytest.fixture(scope="session")
+def chain(chain_path):
+    with LLM(chain_path, threads=1, num_blocks=64) as llm:
+        yield llm
+        settle(llm)
+
+
+@pytest.fixture(scope="session")
+def tiny(model):
+    with LLM(model, threads=1, num_blocks=128) as llm:
+        yield llm
+        settle(llm)
+
+
+@pytest.fixture
+def open_llm(model):
+    """open_llm(model, options): closed at the end, its blocks all back."""
+    made = []
+
+    def make(model=model, **options):
+        made.append(LLM(str(model), threads=1, **{"num_blocks": 64, **options}))
+        return made[-1]
 
     yield make
     for llm in made:

@@ -1,7 +1,9 @@
-"""Which executors this build has, and what an engine at rest must show."""
+"""Which executors this build has, how to ask an engine, and what one at rest must show."""
 
 import time
 from importlib.util import find_spec
+
+from octavo import SamplingParams
 
 EXECUTORS = ["reference"] if find_spec("torch") else []
 if find_spec("octavo._native") and find_spec("octavo.backends.native.executor"):
@@ -19,3 +21,14 @@ def assert_all_free(stats):
     """After idle: no request, every block free or cached."""
     assert (stats.running, stats.waiting) == (0, 0)
     assert stats.blocks_free + stats.blocks_cached == stats.blocks_total
+
+
+def ask(llm, prompt, **params):
+    """The one answer to one prompt, greedy unless said."""
+    [output] = llm.generate(prompt, SamplingParams(**{"temperature": 0, "max_tokens": 12, **params}), use_tqdm=False)
+    return output.outputs[0]
+
+
+def ids(outputs):
+    """The token ids of every choice of every output."""
+    return [choice.token_ids for output in outputs for choice in output.outputs]
