@@ -232,3 +232,14 @@ def test_token_lists_and_detokenize_off(shared):
 def test_params_per_prompt_must_match(shared):
     with pytest.raises(RequestError, match="2 sampling_params for 1 prompts"):
         shared.generate(["abc"], [GREEDY, GREEDY])
+
+
+def test_preempted_requests_find_their_own_blocks_again(shared, make_llm):
+    """T28: a shared prefix, a pool a little too small, the prefix cache on."""
+    small = make_llm(num_blocks=6)
+    prefix = list(range(40, 56))
+    prompts = [{"prompt_token_ids": [*prefix, i, i + 1, i + 2]} for i in range(3)]
+    params = SamplingParams(temperature=0, max_tokens=50, ignore_eos=True)
+    tight, roomy = small.generate(prompts, params), shared.generate(prompts, params)
+    assert ids(tight) == ids(roomy)
+    assert small.stats().preemptions >= 1 and small.stats().cached_tokens > 0

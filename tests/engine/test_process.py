@@ -149,3 +149,29 @@ async def test_a_child_that_hangs_stops_nobody_here(llm):
         os.kill(llm._engine.pid, signal.SIGKILL)
     for deltas in await asyncio.wait_for(asyncio.gather(*streams), 5.0):
         assert deltas[-1].finish_reason == "error"
+
+
+def test_a_step_that_never_ends_ends_the_process():
+    script = """
+        import threading, time
+        from octavo.engine import child
+        class Hung:
+            busy_since = time.monotonic()
+        threading.Thread(target=child.watch, args=(Hung, 0.05), daemon=True).start()
+        time.sleep(30)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True)
+    assert done.returncode == 70 and "engine_hung" in done.stderr
+    assert "Thread" in done.stderr
+
+
+def test_a_loop_that_waits_is_not_hung():
+    script = """
+        import threading, time
+        from octavo.engine import child
+        class Idle:
+            busy_since = None
+        threading.Thread(target=child.watch, args=(Idle, 0.01), daemon=True).start()
+        time.sleep(0.2)
+    """
+    assert subprocess.run([sys.executable, "-c", textwrap.dedent(script)]).returncode == 0

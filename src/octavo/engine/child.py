@@ -6,10 +6,12 @@ the stream ends this process, whatever it is doing. Exit codes are those of erro
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import socket
 import sys
 import threading
+import time
 
 from octavo.drafters.null import NullDrafter
 from octavo.engine.loop import EngineLoop
@@ -18,6 +20,7 @@ from octavo.engine.wire import Channel, Close, Command, Event, Fault, Open, Prog
 from octavo.errors import EngineError, OctavoError
 
 GONE = EngineError.exit_code
+TURN_SECONDS = 120.0
 PROGRESS_BYTES = 2**24  # between two reports
 
 
@@ -41,6 +44,7 @@ class Child:
         depth = first.config.plans_outstanding
         loop = EngineLoop(parts.scheduler, parts.runner, parts.stats, self._take, depth=depth)
         threading.Thread(target=self._read, args=(loop,), daemon=True).start()
+        threading.Thread(target=watch, args=(loop,), daemon=True).start()
         loop.run()
         return 0 if self._fault is None else GONE
 
@@ -68,6 +72,17 @@ class Child:
         except (OSError, WireError):
             os._exit(GONE)
         os._exit(GONE)
+
+
+def watch(loop: EngineLoop, limit: float = TURN_SECONDS) -> None:
+    """Ends a process whose turn does not come back: what every thread was doing goes to stderr."""
+    while True:
+        time.sleep(min(limit / 4, 5.0))
+        since = loop.busy_since
+        if since is not None and time.monotonic() - since > limit:
+            print(f"error: engine_hung: a step has run for more than {limit:g} seconds", file=sys.stderr, flush=True)
+            faulthandler.dump_traceback(sys.stderr)
+            os._exit(GONE)
 
 
 def main() -> int:

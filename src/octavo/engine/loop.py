@@ -77,6 +77,7 @@ class EngineLoop:
         self._deltas: list[TokenDelta] = []  # of this turn
         self._empty_turns = 0
         self._closing = False
+        self.busy_since: float | None = None  # when the turn that now runs stopped waiting; None while it waits
 
     def post(self, command: Command) -> None:
         self._inbox.put(command)
@@ -97,7 +98,9 @@ class EngineLoop:
 
     def turn(self) -> None:
         """One step of the engine, or one sleep until a command comes."""
+        self.busy_since = None
         self._obey()
+        self.busy_since = self._clock()
         if self._closing:
             return
         while len(self._flight) < self._depth and (plan := self._scheduler.schedule(self._clock())):

@@ -42,6 +42,7 @@ class AsyncLLM:
         check_template(self._template, self._engine)
         self._inputs = InputReader(self._engine.info, self.tokenizer)
         self._ids = itertools.count()
+        self._post: Post | None = None  # into the event loop of the latest stream
         self._open: dict[str, list[str]] = {}  # request id of a caller -> ids of its sequences
 
     @classmethod
@@ -85,12 +86,11 @@ class AsyncLLM:
         name = request_id or f"request-{next(self._ids)}"
         unique = f"{name}/{next(self._ids)}"
         prepared = self._inputs.prepare(prompt, params, unique, tenant=tenant, salt=salt, priority=priority)
-        mailbox = Mailbox(asyncio.get_running_loop())
         running = {
             request.id: Transcript(request, child, self.tokenizer, self._engine.finish)
             for child, request in enumerate(prepared.requests)
         }
-        mailbox.transcripts = dict(running)
+        mailbox = Mailbox(running, self._post_of(asyncio.get_running_loop()))
         self._open.setdefault(name, []).extend(running)
         try:
             for transcript in running.values():
@@ -124,6 +124,11 @@ class AsyncLLM:
         if self._template is not None:
             self._template.close()
 
+    def _post_of(self, loop: asyncio.AbstractEventLoop) -> Post:
+        if self._post is None or self._post.loop is not loop:
+            self._post = Post(loop)
+        return self._post
+
     def _forget(self, name: str, requests: Sequence[Request]) -> None:
         gone = {request.id for request in requests}
         left = [sequence for sequence in self._open.get(name, ()) if sequence not in gone]
@@ -134,26 +139,27 @@ class AsyncLLM:
 
 
 class Mailbox:
-    """Deltas of one stream on their way from the engine's thread into the event loop."""
+    """What one stream waits for: its transcripts, and whether there is news of them."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.transcripts: dict[str, Transcript] = {}
-        self._loop = loop
-        self._deltas: deque[TokenDelta] = deque()
+    def __init__(self, transcripts: Mapping[str, Transcript], post: Post) -> None:
+        self._transcripts = dict(transcripts)
+        self._post = post
         self._news = asyncio.Event()
-        self._woken = False
-        self._closed = False
         self._fault: Exception | None = None
+        self._closed = False
 
     def put(self, delta: TokenDelta) -> None:
-        """From any thread. A loop that has ended needs nothing any more."""
-        if self._closed:
-            return
-        self._deltas.append(delta)
-        if not self._woken:
-            self._woken = True
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._sort)
+        """From any thread."""
+        if not self._closed:
+            self._post.send(self, delta)
+
+    def take(self, delta: TokenDelta) -> None:
+        """In the event loop."""
+        try:
+            self._transcripts[delta.request_id].take(delta)
+        except Exception as error:
+            self._fault = error
+        self._news.set()
 
     async def wait(self) -> None:
         """Until something was taken since the last call."""
@@ -164,15 +170,26 @@ class Mailbox:
 
     def close(self) -> None:
         self._closed = True
-        self._deltas.clear()
 
-    def _sort(self) -> None:
-        """In the event loop: hands every delta to its transcript."""
+
+class Post:
+    """Carries deltas from the engine's thread into one event loop, which it wakes once for all that have come."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._sacks: deque[tuple[Mailbox, TokenDelta]] = deque()
         self._woken = False
-        try:
-            while self._deltas:
-                delta = self._deltas.popleft()
-                self.transcripts[delta.request_id].take(delta)
-        except Exception as error:
-            self._fault = error
-        self._news.set()
+
+    def send(self, mailbox: Mailbox, delta: TokenDelta) -> None:
+        """A loop that has ended needs nothing any more."""
+        self._sacks.append((mailbox, delta))
+        if not self._woken:
+            self._woken = True
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._hand_out)
+
+    def _hand_out(self) -> None:
+        self._woken = False
+        while self._sacks:
+            mailbox, delta = self._sacks.popleft()
+            mailbox.take(delta)
