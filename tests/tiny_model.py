@@ -10,7 +10,7 @@ BYTES = 256
 SPECIALS = ["<s>", "</s>", "<|end|>"]  # ids 256, 257, 258
 MERGES = [("t", "h"), ("h", "e"), ("th", "e"), ("Ġ", "the"), ("a", "n"), ("i", "n"), ("e", "r"), ("Ġ", "a")]
 VOCAB = 272  # the tokenizer knows fewer: the last rows are padding
-LONGEST = 256
+LONGEST = 8192
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

@@ -21,7 +21,7 @@ def executor(request):
 @pytest.fixture(scope="session")
 def shared(model, executor):
     """One engine that many tests share: whatever they leave in its prefix cache must change no token."""
-    with LLM(model, executor=executor, threads=1, num_blocks=128) as llm:
+    with LLM(model, executor=executor, threads=1, num_blocks=128, max_model_len=256) as llm:
         yield llm
         settle(llm)
 
@@ -32,7 +32,7 @@ def make_llm(model, executor):
     made = []
 
     def make(**options):
-        llm = LLM(model, executor=executor, threads=1, **{"num_blocks": 64, **options})
+        llm = LLM(model, executor=executor, threads=1, **{"num_blocks": 64, "max_model_len": 256, **options})
         made.append(llm)
         return llm
 

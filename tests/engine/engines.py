@@ -1,5 +1,6 @@
 """Which executors this build has, how to ask an engine, and what one at rest must show."""
 
+import threading
 import time
 from importlib.util import find_spec
 
@@ -32,3 +33,27 @@ def ask(llm, prompt, **params):
 def ids(outputs):
     """The token ids of every choice of every output."""
     return [choice.token_ids for output in outputs for choice in output.outputs]
+
+
+class Brake:
+    """Lets an AsyncLLM's engine thread take `steps` steps and no more until it is released."""
+
+    def __init__(self, llm, steps):
+        self._runner = llm._engine._loop._runner
+        self._finish = self._runner.finish
+        self._left = threading.Semaphore(steps)
+        self._runner.finish = self
+        self.held = False  # the engine stands
+
+    def __call__(self):
+        self.held = not self._left.acquire(blocking=False)
+        if self.held:
+            self._left.acquire()
+        return self._finish()
+
+    def allow(self, steps):
+        self._left.release(steps)
+
+    def release(self):
+        self._runner.finish = self._finish
+        self._left.release(10**6)

@@ -1,6 +1,7 @@
 """How large the cache is made, and what the capacity table says of it."""
 
 import pytest
+from tiny_model import LONGEST
 
 from octavo import LLM
 from octavo.errors import MissingFileError, ResourceError, UnsupportedError, UsageError
@@ -56,7 +57,7 @@ def test_the_engine_is_as_large_as_it_says(make_llm):
     [
         ({"max_num_seqs": 0}, UsageError, "max_num_seqs"),
         ({"block_tokens": -1}, UsageError, "block_tokens"),
-        ({"max_model_len": 257}, UsageError, "max_model_len"),
+        ({"max_model_len": LONGEST + 1}, UsageError, "max_model_len"),
         ({"executor": "abacus"}, UnsupportedError, "executor"),
         ({"dtype": "float64"}, UnsupportedError, "dtype"),
     ],

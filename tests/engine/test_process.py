@@ -17,13 +17,13 @@ from octavo.config import EngineConfig
 from octavo.engine.executor import ProcessEngine
 from octavo.errors import EngineError, MissingFileError, RequestError
 
-LONG = SamplingParams(max_tokens=200, ignore_eos=True)
+LONG = SamplingParams(max_tokens=6000, ignore_eos=True)  # longer than any test takes
 
 
 @pytest.fixture
 def config(model):
     """One executor is enough here: the one that starts faster."""
-    return EngineConfig(model=model, executor=EXECUTORS[-1], threads=1, num_blocks=32)
+    return EngineConfig(model=model, executor=EXECUTORS[-1], threads=1, num_blocks=2048)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import asyncio
 import gc
 
 import pytest
-from engines import assert_all_free
+from engines import Brake, assert_all_free
 
 from octavo import AsyncLLM, SamplingParams
 from octavo.config import EngineConfig
@@ -17,7 +17,7 @@ PARAMS = SamplingParams(temperature=0, max_tokens=10, allowed_token_ids=LETTERS)
 @pytest.fixture
 def llm(model, executor):
     config = EngineConfig(
-        model=model, executor=executor, threads=1, num_blocks=32, block_tokens=16, max_num_batched_tokens=4
+        model=model, executor=executor, threads=1, num_blocks=32, max_model_len=256, max_num_batched_tokens=4
     )
     llm = AsyncLLM(config)
     yield llm
@@ -77,8 +77,12 @@ async def test_stop_string_streams_nothing_beyond(llm, shared):
 
 
 async def test_a_slow_reader_gets_the_same_text(llm, shared):
+    brake = Brake(llm, 2)
     stream = llm.stream("abc", PARAMS)
     first = await anext(stream)
+    while not brake.held:
+        await asyncio.sleep(0.001)
+    brake.release()
     await idle(llm)  # the engine does not wait for the reader
     rest = await collect(stream)
     assert first.text + "".join(delta.text for delta in rest) == shared.generate("abc", PARAMS)[0].outputs[0].text
@@ -91,39 +95,44 @@ async def test_abort_at_every_step(llm, shared, length):
     prompt = [64 + i % 26 for i in range(length)]
     other = [90 - i % 26 for i in range(length)]
     alone = sum((delta.token_ids for delta in await collect(llm.stream(other, PARAMS))), ())
-    for steps in range(-(-length // 4) + 12):
-        neighbour = asyncio.create_task(collect(llm.stream(other, PARAMS)))
-        before = llm.stats().steps
+    ends = []
+    for steps in [*range(-(-length // 4) + 12), 1000]:
+        brake = Brake(llm, steps)
         doomed = asyncio.create_task(collect(llm.stream(prompt, PARAMS, request_id="doomed")))
-        while llm.stats().steps < before + steps and not doomed.done():
-            await asyncio.sleep(0)
+        neighbour = asyncio.create_task(collect(llm.stream(other, PARAMS)))
+        while not brake.held and not doomed.done():
+            await asyncio.sleep(0.001)
         llm.abort("doomed")
-        ended = (await doomed)[-1].finish_reason
-        assert ended in ("abort", "length")
+        brake.release()
+        ends.append((await doomed)[-1].finish_reason)
         assert sum((delta.token_ids for delta in await neighbour), ()) == alone
         await idle(llm)
-    assert ended == "length"
+    assert ends.count("abort") > 8 and ends[-1] == "length"
 
 
 async def test_closing_the_stream_aborts(llm):
-    for wanted in (1, 2, 5):
-        stream = llm.stream("abc", SamplingParams(n=2, max_tokens=200, allowed_token_ids=LETTERS))
-        for _ in range(wanted):
-            await anext(stream)
-        await stream.aclose()
-        await idle(llm)
-    assert llm.stats().output_tokens < 400
+    brake = Brake(llm, 5)
+    stream = llm.stream("abc", SamplingParams(n=2, max_tokens=200, allowed_token_ids=LETTERS))
+    for _ in range(2):
+        await anext(stream)
+    await stream.aclose()
+    brake.release()
+    await idle(llm)
+    assert llm.stats().output_tokens < 20
     assert not llm._open
 
 
 async def test_cancelling_the_reader_aborts(llm):
+    brake = Brake(llm, 4)
     task = asyncio.create_task(collect(llm.stream("abc", SamplingParams(max_tokens=200, ignore_eos=True))))
     while not llm.stats().running:
         await asyncio.sleep(0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    brake.release()
     await idle(llm)
+    assert llm.stats().output_tokens < 20
 
 
 async def test_nothing_is_kept_of_ended_requests(llm):
@@ -144,11 +153,19 @@ async def test_refusals_come_before_the_first_delta(llm):
 
 
 async def test_close_ends_open_streams(llm):
+    brake = Brake(llm, 0)
     params = SamplingParams(max_tokens=200, ignore_eos=True)
     tasks = [asyncio.create_task(collect(llm.stream("abc", params))) for _ in range(3)]
+    while not brake.held or len(llm._engine._sinks._sinks) < 3:
+        await asyncio.sleep(0.001)
+    brake.allow(8)
     while llm.stats().running < 3:
         await asyncio.sleep(0.001)
-    await asyncio.to_thread(llm.close)
+    closing = asyncio.create_task(asyncio.to_thread(llm.close))
+    while llm._engine._loop._inbox.empty() and not closing.done():
+        await asyncio.sleep(0.001)
+    brake.release()
+    await closing
     for deltas in await asyncio.gather(*tasks):
         assert deltas[-1].finish_reason == "abort"
     with pytest.raises(EngineError, match="closed"):
