@@ -36,8 +36,8 @@ class OctavoError(Exception):
         self.param = param
 
     def line(self) -> str:
-        """The one line that a command prints."""
-        return f"error: {self.code}: {self.message}"
+        """The one line that a command prints, whatever stands in the names that it quotes."""
+        return " ".join(f"error: {self.code}: {self.message}".splitlines())
 
 
 class UsageError(OctavoError):

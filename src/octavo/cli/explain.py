@@ -94,7 +94,9 @@ def _in_layers(row: ExplainRow, layers: str | None) -> bool:
     first, _, last = layers.partition(":")
     if not first.isdigit() or not (last or first).isdigit():
         raise UsageError(f"--layers is A or A:B, not {layers!r}", param="layers")
-    layer = row.outs[0][0].split(".")[0]
+    # The last operator of a layer writes the next one's x: its weight says where it belongs.
+    name = row.weights[0][0] if row.weights else row.outs[0][0]
+    layer = name.split(".")[0]
     return layer.isdigit() and int(first) <= int(layer) <= int(last or first)
 
 

@@ -94,7 +94,9 @@ def _dispatch(words: list[str]) -> int:
         raise UsageError(f"octavo: no command {words[0]!r}{meant}")
     options = command_parser(words[0]).read(words[1:])
     options.command = words[0]
-    return int(load(words[0]).run(options))
+    code = int(load(words[0]).run(options))
+    sys.stdout.flush()  # here, where a reader that went away is no surprise
+    return code
 
 
 def _fail(error: OctavoError) -> int:

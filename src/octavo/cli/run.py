@@ -15,6 +15,7 @@ from octavo.cli.screen import capacity_table, console, load_notes, progress
 from octavo.engine.llm import AsyncLLM
 from octavo.errors import BadFileError, RequestError, UsageError
 from octavo.request import SamplingParams
+from octavo.weights import fetch
 
 with contextlib.suppress(ImportError):  # line editing and history at the prompt, where Python has it
     import readline  # noqa: F401
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 def run(args: argparse.Namespace) -> int:
     config = flags.engine_config(args)
     params = flags.sampling_params(args)
+    fetch.resolve(config.model)  # an absent model is said before stdin is waited for
     prompt = _prompt(args)
     with progress("loading") as advance:
         llm = AsyncLLM(config, progress=advance)
@@ -114,7 +116,7 @@ class Conversation:
     def chat(self, runner: asyncio.Runner) -> int:
         """Until the end of input. What a turn is refused for is said, and the chat goes on."""
         out = console(stderr=True)
-        out.print(f"[dim]{_HELP}[/dim]")
+        out.print(_HELP, style="dim")
         while True:
             try:
                 text = input("> ").strip()
@@ -128,14 +130,14 @@ class Conversation:
                 return 0
             if text == "/reset":
                 self.messages = list(self.opening)
-                out.print("[dim]conversation forgotten[/dim]")
+                out.print("conversation forgotten", style="dim")
             elif text.startswith("/"):
-                out.print(f"[dim]{_HELP}[/dim]")
+                out.print(_HELP, style="dim")
             elif text:
                 try:
                     self._turn(runner, text)
                 except RequestError as error:
-                    out.print(error.line(), markup=False)
+                    out.print(error.line())
 
     def _turn(self, runner: asyncio.Runner, text: str) -> bool:
         """One question and its answer. False when Ctrl-C stopped it: what was said so far stays in the history."""

@@ -29,7 +29,8 @@ class Advance(Protocol):
 def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False)
+    # names out of files are no markup
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, stderr: bool = False) -> None:
