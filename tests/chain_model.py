@@ -5,6 +5,8 @@ is that embedding. Tests can so ask for exact texts of the whole engine.
 
     "C" -> "DEFG...Z", end        "d" -> "ďábel", end        "!" -> "🌶", end        "=" -> " hi", end
     "?" -> the second end-of-text token at once
+
+In a chat the prompt ends with "assistant: ", whose space has the successor "h": the answer is "hi".
 """
 
 import json
@@ -55,7 +57,7 @@ def write_config(folder: Path, vocab: int, **fields: object) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
-def write_chain(folder: Path) -> str:
+def write_chain(folder: Path, longest: int = 256) -> str:
     successor = {byte_ids("?")[0]: SECOND_END}
     for text in TEXTS:
         ids = [*byte_ids(text), END]
@@ -63,7 +65,7 @@ def write_chain(folder: Path) -> str:
             assert token not in successor, f"{text}: two successors"
             successor[token] = following
     folder.mkdir(parents=True, exist_ok=True)
-    write_config(folder, VOCAB)
+    write_config(folder, VOCAB, max_position_embeddings=longest)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [END, SECOND_END]}))
     write_tokenizer(folder)
     write_weights(folder, successor, VOCAB)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from chain_model import write_chain
 from tiny_model import write_model
 
 from octavo.cli import flags
@@ -69,3 +70,9 @@ def model(tmp_path_factory):
 def copy(model, tmp_path) -> Path:
     """The tiny model in a folder that the test may spoil."""
     return Path(shutil.copytree(model, tmp_path / "model"))
+
+
+@pytest.fixture(scope="session")
+def chain(tmp_path_factory):
+    """A model that answers every chat with "hi"."""
+    return write_chain(tmp_path_factory.mktemp("chain"))
