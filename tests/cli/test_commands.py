@@ -132,6 +132,8 @@ def test_doctor(octavo, monkeypatch):
     assert outcome.code == 0
     for word in ("octavo", "cores usable", "portable", "free of", "model cache", "numpy"):
         assert word in outcome.out, word
+    monkeypatch.setenv("OCTAVO_ISA", "portable")
+    assert "in use: portable" in octavo("doctor").out
     monkeypatch.setattr(
         doctor.metadata, "version", lambda name: (_ for _ in ()).throw(doctor.metadata.PackageNotFoundError)
     )

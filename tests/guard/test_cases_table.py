@@ -1,4 +1,4 @@
-"""tests/CASES.md: every test that it names exists, and every case that these rooms have to hold is in it."""
+"""tests/CASES.md: every test that it names exists, every case that these rooms have to hold is in it; names of tests."""
 
 import ast
 import re
@@ -35,3 +35,9 @@ def test_numbered_tests_are_listed():
         for name in functions(path):
             for number in re.findall(r"(?<=_)t\d+(?=_)", name):
                 assert f"{path.relative_to(ROOT)}::{name}`" in rows[number.upper()], name
+
+
+def test_files_of_tests_have_names_of_their_own():
+    """pytest imports them by their last name alone; two equal ones stop the whole run."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)
