@@ -1,4 +1,4 @@
-"""tests/CASES.md: every test that it names exists, every case that these rooms have to hold is in it; names of tests."""
+"""tests/CASES.md: every test that it names exists, and every case of these rooms is in it; names of test files."""
 
 import ast
 import re
