@@ -108,10 +108,19 @@ def test_a_stopped_reader_of_the_official_client_frees_its_stream(official, llm)
 def test_many_clients_that_leave_at_any_moment(live, llm):
     llm.pause = 0.002
     body = json.dumps({"model": "default", "messages": MESSAGES, "stream": True}).encode()
-    for wait in range(20):
+    for moment in range(20):
+        before = llm.opened
         with _connect(live) as connection:
-            connection.sendall(_post("/v1/chat/completions", body)[: None if wait % 4 else 150])
-            time.sleep(wait * 0.002)
+            if moment % 4 == 0:  # in the middle of the request
+                connection.sendall(_post("/v1/chat/completions", body)[:150])
+                continue
+            connection.sendall(_post("/v1/chat/completions", body))
+            if moment % 4 == 1:  # while it is being read
+                time.sleep(moment * 0.002)
+                continue
+            until(lambda before=before: llm.opened > before)
+            if moment % 4 == 3:  # while the answer is being sent
+                connection.recv(64 * moment)
     until(lambda: llm.closed == llm.opened)
     assert llm.opened >= 10
 
