@@ -1,6 +1,7 @@
 """What a caller asks, what a step does, what comes back: plain data that may cross processes.
 
-Who fills a field stands beside it. Indices: `index` is a token's place in its request (prompt first), from 0.
+What is made anew in every step is a msgspec.Struct: immutable, and several times cheaper to make than a frozen
+dataclass. Who fills a field stands beside it. `index` is a token's place in its request, prompt first, from 0.
 
     SamplingParams --caller-->  Request  --Scheduler.schedule-->  StepPlan(rows)
                                    ^                                  | runner, session, sampler
@@ -13,6 +14,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from octavo.errors import RequestError
 
@@ -202,8 +205,7 @@ class Request:
         return [*self.prompt_ids[start:end], *self.output_ids[max(start - prompt, 0) : max(end - prompt, 0)]]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, gc=False):
     """One request's share of a step (a run of tokens; the word follows the scheduler's table of rows).
 
     Token t of the row has index start + t, except drafts of a tree, whose *position* is start + depth.
@@ -230,8 +232,7 @@ class Row:
         return len(self.token_ids) - self.logits_from
 
 
-@dataclass(frozen=True, slots=True)
-class TableUpdate:
+class TableUpdate(msgspec.Struct, frozen=True, gc=False):
     """Block-table entries of (slot, group) from block number `first` on are now `blocks`. 0 is the null block."""
 
     slot: int
@@ -240,8 +241,7 @@ class TableUpdate:
     blocks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class KVCopy:
+class KVCopy(msgspec.Struct, frozen=True, gc=False):
     """Before anything else of the step: within `slot`, token `source`'s cache entries become token `target`'s."""
 
     slot: int
@@ -249,8 +249,7 @@ class KVCopy:
     target: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(msgspec.Struct, frozen=True, gc=False):
     """What one step does. Made by Scheduler.schedule, committed in order of `number`."""
 
     number: int
@@ -271,15 +270,13 @@ class StepPlan:
         return bool(self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
+class TokenLogprobs(msgspec.Struct, frozen=True, gc=False):
     """Log-probabilities at one position: (token id, logprob, rank from 1), the chosen token first, then the top n."""
 
     entries: tuple[tuple[int, float, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RowResult:
+class RowResult(msgspec.Struct, frozen=True, gc=False):
     """Per Row of the plan, same order. Filled by runner.finish.
 
     token_ids: empty when the row does not sample; else the accepted drafts and one more token.
@@ -298,14 +295,12 @@ class RowResult:
     draft_parents: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(msgspec.Struct, frozen=True, gc=False):
     number: int
     rows: tuple[RowResult, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TokenDelta:
+class TokenDelta(msgspec.Struct, frozen=True, gc=False):
     """What leaves commit for one request. Exactly one delta per request carries a finish_reason, and it is the last."""
 
     request_id: str

@@ -13,8 +13,9 @@ import queue
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
+
+import msgspec
 
 from octavo.engine.port import EngineStats
 from octavo.engine.wire import Abort, Close, Command, Fault, Finish, Submit, Update
@@ -153,7 +154,7 @@ class EngineLoop:
         if delta is None or delta.request_id not in self._open:
             return
         if delta.finish_reason == "error" and delta.stop_reason is None:
-            delta = replace(delta, stop_reason=NOT_FINITE)
+            delta = msgspec.structs.replace(delta, stop_reason=NOT_FINITE)
         self._deltas.append(delta)
         if delta.finish_reason is not None:
             self._open.discard(delta.request_id)

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from octavo.backends import dtype_for, executor_for
 from octavo.backends.port import Executor, Limits, Session, WeightStream
 from octavo.config import EngineConfig
@@ -203,7 +205,9 @@ class Runner:
         for number, proposal in zip(sampled, proposals, strict=True):
             if len(proposal.token_ids) > self._drafter.max_draft:
                 raise EngineError(f"the drafter proposed {len(proposal.token_ids)} tokens, more than its max_draft")
-            results[number] = replace(results[number], draft_ids=proposal.token_ids, draft_parents=proposal.parents)
+            results[number] = msgspec.structs.replace(
+                results[number], draft_ids=proposal.token_ids, draft_parents=proposal.parents
+            )
         return results
 
     def run(self, program: str, rows: Sequence[Row], source_rows: Sequence[int] = ()) -> None:
