@@ -22,7 +22,7 @@ U = 2.0**-24
 ROWS = 37
 
 
-@pytest.fixture(params=native.available_isas())
+@pytest.fixture(params=native.usable_isas())
 def isa(request):
     return request.param
 

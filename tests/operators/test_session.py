@@ -15,7 +15,7 @@ native = pytest.importorskip("octavo.backends.native.executor", reason="the nati
 LENGTH = 150  # two chunks of attention; positions far apart
 
 
-@pytest.fixture(scope="module", params=native.available_isas())
+@pytest.fixture(scope="module", params=native.usable_isas())
 def isa(request):
     return request.param
 

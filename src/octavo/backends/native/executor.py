@@ -82,6 +82,11 @@ def available_isas() -> tuple[str, ...]:
     return tuple(name for number, name in enumerate(ISAS) if _native.isa_supported(number))
 
 
+def usable_isas() -> tuple[str, ...]:
+    """Of those, the classes whose kernels pass their self-check here."""
+    return tuple(name for name in available_isas() if _native.isa_self_check(ISAS.index(name)))
+
+
 def choose_isa(wanted: str | None) -> tuple[str, tuple[str, ...]]:
     """The class to run and notes for the user. A class whose self-check fails is replaced by the next lower one."""
     available = available_isas()
