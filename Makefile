@@ -39,7 +39,7 @@ mutants: $(VENV)/dev.stamp
 # Native kernels against the reference in fp32 on three English texts: figures in docs/fidelity.md.
 fidelity: $(VENV)/dev.stamp
 	$(BIN)/octavo pull $(MODEL)
-	$(BIN)/python bench/fidelity.py $(MODEL)
+	$(BIN)/python bench/fidelity.py $(MODEL) --kinds BF16 Q8_0
 
 # For work in the tree: compiles the kernels straight into src/octavo (then PYTHONPATH=src).
 native:
@@ -62,5 +62,6 @@ $(VENV)/run.stamp: $(VENV)/bin/python $(SOURCES)
 # Everything that developing and testing needs; editable, without build isolation, so that a rebuild takes seconds.
 $(VENV)/dev.stamp: $(VENV)/bin/python $(SOURCES)
 	$(PIP) scikit-build-core==1.1.2 nanobind==3.1.0
+	@command -v cmake > /dev/null && command -v ninja > /dev/null || $(PIP) cmake ninja
 	$(PIP) --no-build-isolation -e '.[dev]'
 	@touch $@
