@@ -124,6 +124,20 @@ def test_limits_are_at_least_one(refused, chain, name):
     assert f"{name.replace('-', '_')} must be at least 1" in refused(2, "usage", "run", chain, "x", f"--{name}", 0)
 
 
+def test_blocks_are_whole_pages(refused, chain):
+    assert "block_tokens must be a multiple of 16" in refused(2, "usage", "run", chain, "x", "--block-tokens", 24)
+
+
+@pytest.mark.parametrize("name", ["max-num-seqs", "num-blocks"])
+def test_counts_have_an_end(refused, chain, name):
+    assert f"{name.replace('-', '_')} must be at most" in refused(2, "usage", "run", chain, "x", f"--{name}", 2**40)
+
+
+@pytest.mark.parametrize(("flag", "amount"), [("--num-blocks", 2**30), ("--kv-memory", "900TiB")])
+def test_a_cache_beyond_the_memory_is_refused(refused, chain, flag, amount):
+    assert f"lower {flag}" in refused(69, "no_resources", "run", chain, "x", flag, amount)
+
+
 def test_a_wrong_variable_is_named(refused, chain, monkeypatch):
     monkeypatch.setenv("OCTAVO_THREADS", "many")
     assert "OCTAVO_THREADS: not a whole number: 'many'" in refused(2, "usage", "run", chain, "x")

@@ -29,6 +29,14 @@ def test_no_room_is_said_with_the_numbers():
     assert caught.value.exit_code == 69
 
 
+@pytest.mark.parametrize(
+    ("asked", "flag"), [({"kv_memory": 100_001}, "--kv-memory"), ({"num_blocks": 100}, "--num-blocks")]
+)
+def test_more_than_is_free_is_refused(asked, flag):
+    with pytest.raises(ResourceError, match=f"lower {flag}"):
+        usable_blocks(DEMAND, **asked)
+
+
 def test_table():
     table = Capacity.of(
         weights_bytes=98 << 20, kv_bytes_per_token=23040, num_blocks=512, block_tokens=16, max_model_len=8192

@@ -1,13 +1,16 @@
 """generate(): tokens depend on the request alone, and every parameter does what it says."""
 
+import queue
+
 import pytest
+from engines import settle
 
 from octavo import SamplingParams
 from octavo.errors import CapacityError, ContextLengthError, RequestError
+from octavo.request import Request
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 PROMPTS = ["Hello the man", "abc", "a rather longer prompt, of more than two blocks of tokens in all", "x"]
-
 
 LETTERS = tuple(range(64, 90))  # ids of "a" to "z"
 
@@ -212,6 +215,14 @@ def test_refusals_name_the_field(shared, prompt, params, error, field):
         shared.generate(["abc", prompt], SamplingParams(**params))
     assert caught.value.param == field
     assert shared.stats().steps == steps
+
+
+def test_adapters_are_refused_by_name(shared):
+    inbox = queue.SimpleQueue()
+    shared._engine.submit(Request("tuned", (70, 71), SamplingParams(), adapter="tone@1"), inbox.put)
+    delta = inbox.get()
+    assert delta.finish_reason == "error" and "adapter 'tone@1'" in delta.stop_reason
+    settle(shared)
 
 
 def test_what_can_never_fit_is_refused(make_llm):

@@ -1,7 +1,7 @@
 """The loop alone, over the real scheduler and a fake machine: faults, closing, stops, sleep, several plans at once."""
 
+import queue
 import threading
-import time
 from collections import deque
 
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from octavo.engine.loop import EngineLoop
 from octavo.engine.port import EngineStats
 from octavo.engine.wire import Abort, Close, Finish, Submit
-from octavo.errors import EngineError
+from octavo.errors import EngineError, UnsupportedError
 from octavo.policy.kv import KVLedger
 from octavo.policy.scheduler import Scheduler, SchedulerLimits
 from octavo.request import Request, RowResult, SamplingParams, StepPlan, StepResult
@@ -122,6 +122,19 @@ def test_a_refused_request_says_why():
     assert rig.runner.forgotten == ["big"]
 
 
+def test_a_request_that_the_runner_refuses_says_why():
+    class Choosy(FakeRunner):
+        def add(self, request):
+            super().add(request)
+            raise UnsupportedError("adapter 'a': adapters are not supported")
+
+    rig = Rig(runner=Choosy())
+    rig.loop.post(Submit(request("a")))
+    rig.loop.turn()
+    assert rig.ends("a") == ["error"] and "adapter" in rig.deltas("a")[-1].stop_reason
+    assert rig.updates[-1].fault is None and not rig.scheduler.has_work
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("turns", range(7))
 def test_abort_at_each_turn_frees_everything(depth, turns):
@@ -180,25 +193,34 @@ def test_preemption_with_a_tiny_pool_repeats_and_loses_nothing():
     assert all(rig.output(name) == list(range(6, 21)) for name in ("a", "b", "c"))
 
 
+class Inbox(queue.SimpleQueue):
+    """Notes of every look whether it waits; `waiting` is set when one does."""
+
+    def __init__(self):
+        self.looks, self.waiting = [], threading.Event()
+
+    def get(self, block=True, timeout=None):
+        self.looks.append((block, timeout))
+        if block:
+            self.waiting.set()
+        return super().get(block, timeout)
+
+
 def test_idle_sleeps():
-    """Without work the loop's thread uses no processor time, and it wakes for a command."""
+    """Without work the loop waits in its inbox, for as long as it takes, and a command wakes it."""
     rig = Rig()
-    clock = []
-
-    def run():
-        rig.loop.run()
-        clock.append(time.thread_time())
-
-    thread = threading.Thread(target=run)
+    inbox = rig.loop._inbox = Inbox()
+    thread = threading.Thread(target=rig.loop.run)
     thread.start()
-    time.sleep(0.2)
-    turns = len(rig.updates)
-    rig.loop.post(Submit(request("a")))
-    while not rig.ends("a"):
-        time.sleep(0.001)
+    inbox.waiting.wait()
+    assert inbox.looks == [(True, None)] and not rig.updates
+    inbox.waiting.clear()
+    rig.loop.post(Submit(request("a", max_tokens=2)))
+    inbox.waiting.wait()
+    assert rig.ends("a") == ["length"]
+    assert [timeout for block, timeout in inbox.looks if block] == [None, None]  # before the request and after it
     rig.loop.post(Close())
     thread.join()
-    assert turns == 0 and clock[0] < 0.15
 
 
 def test_a_scheduler_that_stalls_is_a_fault():

@@ -21,7 +21,7 @@ from octavo.drafters.null import NullDrafter
 from octavo.drafters.port import Drafter
 from octavo.engine.loop import EngineLoop
 from octavo.engine.parts import open_engine
-from octavo.engine.port import EngineStats, ModelInfo, Sink
+from octavo.engine.port import Engine, EngineStats, ModelInfo, Sink
 from octavo.engine.wire import (
     Abort,
     Channel,
@@ -257,15 +257,8 @@ class ProcessEngine:
         self._channel.close()
 
 
-class LiveEngine(Protocol):
+class LiveEngine(Engine, Protocol):
     """The engine's port with the cause of its end."""
-
-    info: ModelInfo
 
     @property
     def error(self) -> OctavoError | None: ...
-    def submit(self, request: Request, sink: Sink) -> None: ...
-    def abort(self, request_id: str) -> None: ...
-    def finish(self, request_id: str, at_token: int, stop_reason: str) -> None: ...
-    def stats(self) -> EngineStats: ...
-    def close(self) -> None: ...

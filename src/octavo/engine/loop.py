@@ -140,8 +140,8 @@ class EngineLoop:
         """A request that is refused ends here with an error that says why. Ids are unique: the engine sees to it."""
         request.arrival = self._clock()
         self._open.add(request.id)
-        self._runner.add(request)
         try:
+            self._runner.add(request)
             self._scheduler.add(request)
         except OctavoError as error:
             self._deliver(TokenDelta(request.id, (), finish_reason="error", stop_reason=error.message))

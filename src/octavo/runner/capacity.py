@@ -25,13 +25,21 @@ class Demand:
 def usable_blocks(demand: Demand, *, kv_memory: int | None = None, num_blocks: int | None = None) -> int:
     """Blocks for tokens (the null block comes on top). num_blocks wins over kv_memory, which wins over free memory.
 
-    Never more than max_num_seqs requests of max_model_len could use. Raises ResourceError when not one request fits.
+    Without num_blocks never more than max_num_seqs requests of max_model_len could use. Raises ResourceError when not
+    one block fits, or when more is asked for than is free.
     """
+    per_request = -(-demand.max_model_len // demand.block_tokens)
+    spare = max(0, demand.memory_free - demand.weights_bytes)
+    if num_blocks is not None:
+        kv_memory = (num_blocks + 1) * demand.block_bytes
+    if kv_memory is not None and kv_memory > spare:
+        raise ResourceError(
+            f"no room for the KV cache: {size(kv_memory)} are asked for, {size(spare)} are free beside "
+            f"{size(demand.weights_bytes)} of weights: lower {'--kv-memory' if num_blocks is None else '--num-blocks'}"
+        )
     if num_blocks is not None:
         return num_blocks
-    per_request = -(-demand.max_model_len // demand.block_tokens)
-    spare = demand.memory_free - demand.weights_bytes
-    memory = kv_memory if kv_memory is not None else int(CACHE_SHARE * max(0, spare))
+    memory = kv_memory if kv_memory is not None else int(CACHE_SHARE * spare)
     blocks = min(memory // demand.block_bytes - 1, demand.max_num_seqs * per_request)
     if blocks < 1:
         raise ResourceError(

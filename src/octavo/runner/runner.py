@@ -21,7 +21,7 @@ from octavo.backends import dtype_for, executor_for
 from octavo.backends.port import Executor, Limits, Session, WeightStream
 from octavo.config import EngineConfig
 from octavo.drafters.port import Drafter, DraftRow
-from octavo.errors import ConfigError, EngineError, UsageError
+from octavo.errors import ConfigError, EngineError, UnsupportedError, UsageError
 from octavo.model_config import ModelConfig
 from octavo.program.ir import Program
 from octavo.request import Request, Row, RowResult, StepPlan, StepResult
@@ -148,6 +148,9 @@ class Runner:
 
     # ---- requests
     def add(self, request: Request) -> None:
+        """Raises UnsupportedError for what no program here computes."""
+        if request.adapter:
+            raise UnsupportedError(f"adapter {request.adapter!r}: adapters are not supported", param="adapter")
         self._requests.add(request)
 
     def forget(self, request_id: str) -> None:

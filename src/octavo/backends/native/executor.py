@@ -14,7 +14,7 @@ import numpy as np
 from octavo import _native
 from octavo.backends.native.session import NativeSession
 from octavo.backends.port import Limits, WeightStream
-from octavo.errors import EngineError, ResourceError, UnsupportedError
+from octavo.errors import EngineError, ResourceError, UnsupportedError, UsageError
 from octavo.program.encode import cache_shapes, encode
 from octavo.program.ir import Program
 from octavo.program.lower import lower
@@ -23,6 +23,7 @@ from octavo.weights.kinds import Tensor
 
 VERSION = 1
 ISAS = ("portable", "avx2", "avx512", "amx")  # from the lowest class up; the index is native's number
+PAGE_TOKENS = 16  # of the caches' layout: a block holds whole pages
 WEIGHT_KINDS = {"f32": 0, "bf16": 1, "i8": 2, "u4": 3}
 
 
@@ -47,9 +48,14 @@ class NativeExecutor:
         threads: int,
         isa: str | None = None,
     ) -> NativeSession:
-        """isa None: OCTAVO_ISA, else the best class. Raises ResourceError for a class that this processor lacks and
-        UnsupportedError for an operator without a kernel."""
+        """isa None: OCTAVO_ISA, else the best class. Raises ResourceError for a class that this processor lacks,
+        UnsupportedError for an operator without a kernel, UsageError for blocks that are not whole pages."""
         _check_kernels(programs)
+        if limits.block_tokens % PAGE_TOKENS:
+            raise UsageError(
+                f"block_tokens must be a multiple of {PAGE_TOKENS} with the native executor, not {limits.block_tokens}",
+                param="block_tokens",
+            )
         chosen, notes = choose_isa(isa or os.environ.get("OCTAVO_ISA") or None)
         native = _native.Session(
             ISAS.index(chosen),
@@ -67,7 +73,10 @@ class NativeExecutor:
                 raise EngineError(f"weight {name} belongs to no program")
             if tuple(tensor.shape) != shapes[name]:
                 raise EngineError(f"{name}: weight is {tuple(tensor.shape)}, not {shapes[name]}")
-            _add_weight(native, name, tensor)
+            try:
+                _add_weight(native, name, tensor)
+            except ValueError as error:
+                raise EngineError(f"{name}: {error}") from None
         try:
             for program in programs.values():
                 native.add_program(np.frombuffer(encode(program), np.int32))
