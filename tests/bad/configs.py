@@ -4,7 +4,7 @@ A change to None removes the field.
 """
 
 CONFIGS = {
-    # bad-inputs.md row 28
+    # row 28 of tests/CASES.md
     "hidden_size -1": ({"hidden_size": -1}, 78, "bad_config", "hidden_size"),
     "no heads": ({"num_attention_heads": 0}, 78, "bad_config", "num_attention_heads"),
     "10^9 layers": ({"num_hidden_layers": 10**9}, 78, "bad_config", "num_hidden_layers"),

@@ -7,7 +7,7 @@ from gguf_bytes import array, file, key, string, tensor, text, u32
 F32_4 = struct.pack("<4f", 0, 1, 2, 3)
 LONG = 1 << 60
 BAD = {
-    # bad-inputs.md rows 15-26
+    # rows 15 to 26 of tests/CASES.md
     "empty": (b"", "gguf_bad_magic"),
     "magic": (b"GGML" + file()[4:], "gguf_bad_magic"),
     "version 0": (file(version=0), "gguf_bad_version"),

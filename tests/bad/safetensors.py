@@ -15,7 +15,7 @@ def entry(dtype: str, shape: list, begin: int, end: int) -> dict:
 
 W = entry("F32", [2, 2], 0, 16)
 BAD = {
-    # bad-inputs.md rows 1-10
+    # rows 1 to 10 of tests/CASES.md
     "empty": (b"", "st_truncated"),
     "7 bytes": (bytes(7), "st_truncated"),
     "length 2^63": (struct.pack("<Q", 1 << 63), "st_header_too_large"),

@@ -1,4 +1,4 @@
-"""cases/bad-inputs, through the commands: each lying file ends with its exit code and one line that names it."""
+"""Bad inputs through the commands: each lying file ends with its exit code and one line that names it."""
 
 import json
 import tracemalloc

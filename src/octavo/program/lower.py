@@ -2,8 +2,8 @@
 
 Each pass returns a Program that the reference executor runs; a fused operator carries the plain ones it stands for as
 `parts`. Rounding changes in one place only: the explicit quantize operators and the storage type of the KV caches.
-The lowered operators, with their inputs, weights and attributes: docs/program.md. Layout, arena and encoding follow
-in the native executor's passes.
+The lowered operators, with their inputs, weights and attributes: docs/program.md. For the native executor arena.py and
+encode.py follow.
 """
 
 from __future__ import annotations
