@@ -39,9 +39,6 @@ OCTAVO_INLINE vf v_load_u8(const uint8_t* p) {
 OCTAVO_INLINE vf v_load_i8(const uint8_t* p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
 }
-OCTAVO_INLINE vf v_load_bf16(const uint16_t* p) {
-  return v_float(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16));
-}
 // A word holds two bf16: the low one and the high one as floats.
 OCTAVO_INLINE vf v_low(vi w) { return v_float(_mm512_slli_epi32(w, 16)); }
 OCTAVO_INLINE vf v_high(vi w) { return v_float(_mm512_and_si512(w, _mm512_set1_epi32((int)0xFFFF0000))); }
@@ -78,9 +75,6 @@ OCTAVO_INLINE vf v_load_u8(const uint8_t* p) {
 }
 OCTAVO_INLINE vf v_load_i8(const uint8_t* p) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
-}
-OCTAVO_INLINE vf v_load_bf16(const uint16_t* p) {
-  return v_float(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16));
 }
 OCTAVO_INLINE vf v_low(vi w) { return v_float(_mm256_slli_epi32(w, 16)); }
 OCTAVO_INLINE vf v_high(vi w) { return v_float(_mm256_and_si256(w, _mm256_set1_epi32((int)0xFFFF0000))); }
@@ -141,10 +135,6 @@ OCTAVO_INLINE vf v_load_f16(const uint16_t* p) {
 OCTAVO_INLINE vf v_load_u8(const uint8_t* p) { return vf{(float)p[0], (float)p[1], (float)p[2], (float)p[3]}; }
 OCTAVO_INLINE vf v_load_i8(const uint8_t* p) {
   return vf{(float)(int8_t)p[0], (float)(int8_t)p[1], (float)(int8_t)p[2], (float)(int8_t)p[3]};
-}
-OCTAVO_INLINE vf v_load_bf16(const uint16_t* p) {
-  return (vf)vi{(int32_t)((uint32_t)p[0] << 16), (int32_t)((uint32_t)p[1] << 16), (int32_t)((uint32_t)p[2] << 16),
-                (int32_t)((uint32_t)p[3] << 16)};
 }
 OCTAVO_INLINE vf v_low(vi w) { return (vf)(w << 16); }
 OCTAVO_INLINE vf v_high(vi w) { return (vf)(w & (int32_t)0xFFFF0000); }

@@ -26,7 +26,6 @@ OCTAVO_INLINE uint16_t to_bf16(float x) {
   if ((u & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>((u >> 16) | 0x40);
   return static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
 }
-OCTAVO_INLINE float from_bf16(uint16_t x) { return bits_float(static_cast<uint32_t>(x) << 16); }
 
 #if defined(__AVX512F__)
 

@@ -68,6 +68,7 @@ def test_the_engine_is_as_large_as_it_says(make_llm):
         ({"max_model_len": LONGEST + 1}, UsageError, "max_model_len"),
         ({"executor": "abacus"}, UnsupportedError, "executor"),
         ({"dtype": "float64"}, UnsupportedError, "dtype"),
+        ({"isa": "avx2"}, UnsupportedError, "isa"),
     ],
 )
 def test_wrong_limits_name_the_flag(model, options, error, field):
@@ -79,3 +80,14 @@ def test_wrong_limits_name_the_flag(model, options, error, field):
 def test_a_model_that_is_not_there(tmp_path):
     with pytest.raises(MissingFileError):
         LLM(str(tmp_path / "nowhere"))
+
+
+def test_a_class_that_fails_its_self_check_is_noted(model, monkeypatch):
+    native = pytest.importorskip("octavo.backends.native.executor")
+    best = native.available_isas()[-1]
+    if best == "portable":
+        pytest.skip("this machine has no second class")
+    monkeypatch.delenv("OCTAVO_ISA", raising=False)
+    monkeypatch.setattr(native._native, "isa_self_check", lambda isa: native.ISAS[isa] != best)
+    with LLM(model, threads=1, num_blocks=8) as llm:
+        assert llm.info.isa != best and any(best in note for note in llm.info.notes)

@@ -39,6 +39,7 @@ class Session(Protocol):
     """Programs opened over one set of weights, one thread pool and one set of caches and block tables."""
 
     numerics: Numerics
+    notes: tuple[str, ...]  # one line each for the user, said once at load
 
     def run(self, program: str, header: Any) -> None:
         """Runs one step. `header`: numpy int32, contiguous, laid out as program/header.py says."""

@@ -142,7 +142,7 @@ class Runner:
             weights_bytes=source.stored_bytes,
             kv_bytes_per_token=demand.block_bytes // config.block_tokens,
             load_seconds=time.monotonic() - begun,
-            notes=(*model.warnings, *checkpoint.notes),
+            notes=(*model.warnings, *checkpoint.notes, *session.notes),
         )
         return cls(session, loaded, drafter, config.plans_outstanding)
 

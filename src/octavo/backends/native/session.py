@@ -9,7 +9,7 @@ from octavo.types import Numerics
 
 
 class NativeSession:
-    """See backends/port.py. notes: one line each for the user, said once at load."""
+    """See backends/port.py."""
 
     def __init__(self, native: Any, programs: tuple[str, ...], numerics: Numerics, notes: tuple[str, ...]) -> None:
         self.numerics = numerics

@@ -46,7 +46,10 @@ class ReferenceExecutor:
         threads: int,
         isa: str | None = None,
     ) -> ReferenceSession:
-        """Raises UnsupportedError for an operator that has no function here. threads: torch's, process-wide."""
+        """Raises UnsupportedError for an operator that has no function here and for an instruction-set class: torch
+        chooses its own. threads: torch's, process-wide."""
+        if isa is not None:
+            raise UnsupportedError(f"isa {isa}: the reference executor has no instruction-set classes", param="isa")
         for program in programs.values():
             for kind in {leaf.kind for op in program.ops for leaf in op.parts or (op,)}:
                 if kind not in OPERATORS:
@@ -58,6 +61,8 @@ class ReferenceExecutor:
 
 class ReferenceSession:
     """See backends/port.py."""
+
+    notes: tuple[str, ...] = ()
 
     def __init__(self, programs: Mapping[str, Program], weights: Mapping[str, torch.Tensor], limits: Limits) -> None:
         self.programs = dict(programs)

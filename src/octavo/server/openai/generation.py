@@ -70,7 +70,7 @@ class Style(Protocol):
 @dataclass(frozen=True, slots=True)
 class Job:
     llm: TextEngine
-    model: str  # as the client spelled it
+    model: str  # the served name, also where the client asked for "default"
     prompts: list[Prompt]
     params: list[SamplingParams]  # per prompt: what fits differs
     style: Style
