@@ -209,7 +209,7 @@ def test_perplexity(octavo, refused, model, tmp_path):
         assert 0 < compared["kl"] < 0.05 and compared["top1"] > 0.8
     refused(2, "usage", *words, "--window-context", 0)
     refused(2, "usage", *words, "--score-tokens", 0)
-    assert "a window takes 400" in refused(2, "invalid_value", *words, "--window-context", 200)
+    assert "a window takes 400: lower --window-context" in refused(2, "invalid_value", *words, "--window-context", 200)
     text.write_bytes(b"caf\xe9")
     assert "offset 3" in refused(65, "bad_text", *words)
     assert "text.txt" in refused(66, "file_missing", "perplexity", model, tmp_path / "no" / "text.txt")

@@ -68,6 +68,11 @@ def test_no_prompt_is_said_before_the_load(refused, chain, stdin, monkeypatch, d
     assert "no prompt" in refused(2, "usage", "run", chain)
 
 
+@pytest.mark.parametrize("flags", [(), ("--raw",)])
+def test_an_empty_prompt_opens_no_chat(refused, chain, flags):
+    assert "the prompt is empty" in refused(2, "usage", "run", chain, "", *flags)
+
+
 def test_stdin_that_is_no_text(refused, chain, stdin):
     stdin(b"caf\xe9")
     assert "stdin: not UTF-8 (offset 3)" in refused(65, "bad_text", "run", chain)

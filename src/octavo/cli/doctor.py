@@ -23,6 +23,7 @@ def run(args: argparse.Namespace) -> int:
     found = machine.read()
     isa, notes = choose_isa(os.environ.get("OCTAVO_ISA") or None)
     models = fetch.list_models()
+    held = f"{len(models)} model{'s' * (len(models) != 1)}"
     rows = [
         ("octavo", __version__),
         ("python", f"{platform.python_version()} ({sys.executable})"),
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         ("instruction sets", f"{', '.join(found.isas)} (in use: {isa})"),
         *(("warning", note) for note in notes),
         ("memory", f"{human(found.memory_free)} free of {human(found.memory_total)}"),
-        ("model cache", f"{fetch.cache_home()}: {len(models)} models, {human(sum(m.bytes for m in models))}"),
+        ("model cache", f"{fetch.cache_home()}: {held}, {human(sum(m.bytes for m in models))}"),
         *((name, _version(name)) for name in ("numpy", "tokenizers", "torch", "huggingface-hub")),
     ]
     table("", ("", "found"), rows)

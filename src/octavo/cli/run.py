@@ -63,7 +63,10 @@ def _prompt(args: argparse.Namespace) -> str:
     if args.raw and args.system:
         raise UsageError("octavo run: --system belongs to the chat template, which --raw leaves out")
     if args.prompt:
-        return " ".join(args.prompt)
+        prompt = " ".join(args.prompt)
+        if not prompt.strip():
+            raise UsageError("octavo run: the prompt is empty; without one, a chat opens on a terminal")
+        return prompt
     if sys.stdin.isatty():
         if args.raw:
             raise UsageError("octavo run: --raw needs a prompt; a chat needs the template")

@@ -91,7 +91,7 @@ def windows(ids: Sequence[int], context: int, max_tokens: int | None = None) -> 
     """Windows of 2 * context tokens, half overlapping, so that each token after the first `context` is scored once."""
     found = [ids[i : i + 2 * context] for i in range(0, len(ids) - 2 * context + 1, context)]
     if not found:
-        raise RequestError(f"the text has {len(ids)} tokens; a window takes {2 * context}: lower --context")
+        raise RequestError(f"the text has {len(ids)} tokens; a window takes {2 * context}: lower --window-context")
     return found if max_tokens is None else found[: max(1, -(-max_tokens // context))]
 
 

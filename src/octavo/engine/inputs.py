@@ -55,6 +55,7 @@ class InputReader:
         self._info.check(len(ids), params.max_tokens)
         seed = mint_seed() if params.seed is None else params.seed
         bad_words = self._bad_words(params.bad_words)
+        self._check_choice(params, bad_words)
         requests = []
         for child in range(params.n):
             prompt_logprobs = params.prompt_logprobs if child == 0 else None
@@ -121,6 +122,17 @@ class InputReader:
                 if spelling:
                     spellings[spelling] = None
         return tuple(spellings)
+
+    def _check_choice(self, params: SamplingParams, bad_words: Iterable[tuple[int, ...]]) -> None:
+        """Refuses parameters that together leave no token for the first position."""
+        banned = {word[0] for word in bad_words if len(word) == 1}
+        if params.min_tokens:
+            banned |= {*self._vocabulary.eos_ids, *params.stop_token_ids}
+        allowed = params.allowed_token_ids
+        if not banned.issuperset(range(self._info.vocab_size) if allowed is None else allowed):
+            return
+        name = "stop_token_ids" if allowed is None else "allowed_token_ids"
+        raise RequestError(f"{name}: no token is left beside min_tokens and bad_words", param=name)
 
 
 def _check_params(params: SamplingParams, vocab_size: int) -> None:
