@@ -11,9 +11,9 @@ dataclass. Who fills a field stands beside it. `index` is a token's place in its
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -62,12 +62,10 @@ class SamplingParams:
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
         for name in ("stop", "stop_token_ids", "bad_words"):
-            object.__setattr__(self, name, tuple(getattr(self, name) or ()))
+            object.__setattr__(self, name, _tuple(name, getattr(self, name) or ()))
         if self.allowed_token_ids is not None:
-            object.__setattr__(self, "allowed_token_ids", tuple(self.allowed_token_ids))
+            object.__setattr__(self, "allowed_token_ids", _tuple("allowed_token_ids", self.allowed_token_ids))
         object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
         _check_ranges(self)
         _check_lists(self)
@@ -89,8 +87,19 @@ class SamplingParams:
                     raise RequestError(f"{name}: token id {token} is outside the vocabulary of {size}", param=name)
 
 
+def _tuple(name: str, given: object) -> tuple[Any, ...]:
+    """A lone string is a list of one."""
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, Iterable):
+        raise RequestError(f"{name} must be a list, not {given!r}", param=name)
+    return tuple(given)
+
+
 def _bias(bias: Mapping[int, float] | None) -> dict[int, float]:
     try:
+        if any(isinstance(token, (bool, float)) for token in bias or ()):
+            raise TypeError
         return {int(token): float(value) for token, value in (bias or {}).items()}
     except (TypeError, ValueError, AttributeError):
         raise RequestError("logit_bias maps token ids to numbers", param="logit_bias") from None
@@ -149,6 +158,10 @@ def _check_lists(params: SamplingParams) -> None:
             raise RequestError(f"logit_bias values must be in [-100, 100], not {value!r}", param="logit_bias")
     if params.allowed_token_ids is not None and not params.allowed_token_ids:
         raise RequestError("allowed_token_ids is empty: no token could be chosen", param="allowed_token_ids")
+    for name in ("stop_token_ids", "allowed_token_ids"):
+        for token in getattr(params, name) or ():
+            if isinstance(token, bool) or not isinstance(token, int):
+                raise RequestError(f"{name}: {token!r} is no token id", param=name)
     if params.logprobs_mode not in ("raw", "processed"):
         raise RequestError(f"logprobs_mode is raw or processed, not {params.logprobs_mode!r}", param="logprobs_mode")
 

@@ -228,6 +228,44 @@ def test_adapters_are_refused_by_name(shared):
     settle(shared)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("stop", 5),
+        ("stop_token_ids", 5),
+        ("stop_token_ids", [1.5]),
+        ("stop_token_ids", "12"),
+        ("allowed_token_ids", [True]),
+        ("allowed_token_ids", 7),
+        ("logit_bias", {1.7: 1.0}),
+        ("logit_bias", [1]),
+        ("bad_words", [b"a"]),
+    ],
+)
+def test_parameters_of_a_wrong_type_are_refused_at_once(field, value):
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(**{field: value})
+    assert caught.value.param == field
+
+
+def test_a_lone_string_is_a_list_of_one():
+    assert SamplingParams(stop="ab", bad_words="cd") == SamplingParams(stop=("ab",), bad_words=("cd",))
+
+
+@pytest.mark.parametrize("prompts", [None, 5, b"abc"])
+def test_prompts_that_are_none(shared, prompts):
+    with pytest.raises(RequestError) as caught:
+        shared.generate(prompts)
+    assert caught.value.param == "prompt"
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0}, [{"temperature": 0}], 0])
+def test_params_that_are_none(shared, params):
+    with pytest.raises(RequestError) as caught:
+        shared.generate(["abc"], params)
+    assert caught.value.param == "sampling_params"
+
+
 def test_what_can_never_fit_is_refused(make_llm):
     llm = make_llm(num_blocks=4)
     with pytest.raises(CapacityError, match="64 tokens"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import queue
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
@@ -219,6 +219,8 @@ def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """A list of prompts; a single one, token ids included, becomes a list of one."""
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
+    if isinstance(prompts, bytes) or not isinstance(prompts, Iterable):
+        raise RequestError("prompts: text, token ids, or a list of either", param="prompt")
     listed: list[Any] = list(prompts)
     return [tuple(listed)] if listed and all(isinstance(item, int) for item in listed) else listed
 
@@ -234,6 +236,8 @@ def _conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) ->
 def _params(given: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
     if given is None or isinstance(given, SamplingParams):
         return [given or SamplingParams()] * count
+    if not isinstance(given, Sequence) or not all(isinstance(one, SamplingParams) for one in given):
+        raise RequestError("sampling_params must be SamplingParams, one or a list", param="sampling_params")
     if len(given) != count:
         raise RequestError(f"{len(given)} sampling_params for {count} prompts", param="sampling_params")
     return list(given)
