@@ -220,6 +220,13 @@ def test_refusals_name_the_field(shared, prompt, params, error, field):
     assert shared.stats().steps == steps
 
 
+def test_template_options_are_not_the_engines_own(shared):
+    talk = [{"role": "user", "content": "abc"}]
+    with pytest.raises(RequestError) as caught:
+        shared.chat(talk, GREEDY, chat_template_kwargs={"tools": "x"}, use_tqdm=False)
+    assert caught.value.param == "chat_template_kwargs"
+
+
 def test_adapters_are_refused_by_name(shared):
     inbox = queue.SimpleQueue()
     shared._engine.submit(Request("tuned", (70, 71), SamplingParams(), adapter="tone@1"), inbox.put)

@@ -41,7 +41,7 @@ class ScriptedLLM:
         self._reader = InputReader(self.info, tokenizer)
         self._template = template or ChatTemplate.of(tokenizer)
 
-    def encode_chat(self, messages, **options):
+    def encode_chat(self, messages, /, **options):
         return self._template.encode(self.tokenizer, messages, **options)
 
     async def stream(self, prompt, params, *, request_id=None, tenant="", salt="", priority=0):

@@ -312,6 +312,9 @@ def test_addresses_and_keys(tmp_path):
     (tmp_path / "empty").write_text("# none\n\n")
     with pytest.raises(ConfigError, match="no key"):
         ServerConfig.of(api_key_file=str(tmp_path / "empty"), environ={})
+    (tmp_path / "latin").write_bytes(b"kl\xe9\n")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        ServerConfig.of(api_key_file=str(tmp_path / "latin"), environ={})
     with pytest.raises(ConfigError, match="port"):
         ServerConfig.of(port=70000, environ={})
     assert "secret" not in repr(ServerConfig.of(environ={"OCTAVO_API_KEY": "secret"}))

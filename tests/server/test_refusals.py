@@ -62,6 +62,7 @@ CASES = [
     ({"chat_template": "{{ 1 }}"}, "chat_template", "template_not_allowed"),
     ({"chat_template_kwargs": {"a": [1]}}, None, "invalid_type"),
     ({"chat_template_kwargs": {"messages": "x"}}, "chat_template_kwargs", "invalid_value"),
+    ({"chat_template_kwargs": {"add_generation_prompt": True}}, "chat_template_kwargs", "invalid_value"),
 ]
 
 

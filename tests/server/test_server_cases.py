@@ -155,6 +155,11 @@ def test_the_name_that_was_asked_for_comes_back(complete, chat):
     assert complete("ABC").json()["model"] == chat("ABC").json()["model"] == "chain"
 
 
+@pytest.mark.parametrize("name", ["self", "tokenizer", "source", "not a name"])
+def test_any_name_may_go_to_the_template(chat, name):
+    assert chat("ABC", chat_template_kwargs={name: 1}).status_code == 200
+
+
 def test_a_prompt_that_is_too_long_is_no_shorter_prompt(complete):
     response = complete([1] * 300)
     assert response.status_code == 400 and response.json()["error"]["code"] == "context_length_exceeded"

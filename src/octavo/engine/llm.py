@@ -24,7 +24,7 @@ from octavo.engine.streams import AsyncLLM
 from octavo.engine.vocabulary import check_template, load_tokenizer
 from octavo.errors import EngineError, RequestError
 from octavo.request import SamplingParams, TokenDelta
-from octavo.text.chat import ChatTemplate
+from octavo.text.chat import ChatTemplate, check_options
 from octavo.text.tokenizer import Tokenizer
 
 __all__ = ["LLM", "AsyncLLM"]
@@ -116,6 +116,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """One answer per conversation: a list of messages, or a list of such lists."""
         options = dict(chat_template_kwargs or {})
+        check_options(options)
         prompts: list[Prompt] = [
             self.encode_chat(talk, tools=tools, add_generation_prompt=add_generation_prompt, **options)
             for talk in _conversations(messages)
@@ -130,7 +131,7 @@ class LLM:
             self._template = ChatTemplate.of(self.tokenizer)
         return self._template
 
-    def encode_chat(self, messages: Sequence[Message], **options: Any) -> list[int]:
+    def encode_chat(self, messages: Sequence[Message], /, **options: Any) -> list[int]:
         """The prompt ids of one conversation; options as ChatTemplate.encode takes them."""
         return self.chat_template.encode(self.tokenizer, messages, **options)
 

@@ -67,7 +67,7 @@ class AsyncLLM:
             self._template = ChatTemplate.of(self.tokenizer)
         return self._template
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> list[int]:
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], /, **options: Any) -> list[int]:
         """The prompt ids of one conversation; options as ChatTemplate.encode takes them."""
         return self.chat_template.encode(self.tokenizer, messages, **options)
 

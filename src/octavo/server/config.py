@@ -84,6 +84,8 @@ def _keys(file: str | None, environ: Mapping[str, str]) -> list[str]:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise MissingFileError(f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not UTF-8 (offset {error.start})") from None
     found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if not found:
         raise ConfigError(f"{file}: no key in it")

@@ -22,7 +22,7 @@ MAX_SOURCE = 256 << 10  # bytes
 MAX_OUTPUT = 4 << 20  # characters
 MAX_MEMORY = 512 << 20  # bytes of address space
 MAX_SECONDS = 2.0
-_RESERVED = frozenset(("messages", "tools", "add_generation_prompt", "bos_token", "eos_token"))
+RESERVED = frozenset(("messages", "tools", "add_generation_prompt", "bos_token", "eos_token"))
 
 
 class ChatTemplate:
@@ -65,6 +65,7 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        /,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -80,6 +81,7 @@ class ChatTemplate:
         self,
         tokenizer: Tokenizer,
         messages: Sequence[Mapping[str, Any]],
+        /,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
@@ -160,17 +162,22 @@ class ChatTemplate:
         return BadFileError(f"{place}chat template: {what}", code="bad_chat_template")
 
 
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raises RequestError for names that are not the caller's to give, and for values that are no scalars."""
+    for name, value in options.items():
+        if name in RESERVED or not isinstance(value, (str, int, float, bool, type(None))):
+            raise RequestError(
+                f"chat_template_kwargs.{name}: only scalars, no reserved names", param="chat_template_kwargs"
+            )
+
+
 def _variables(
     messages: list[dict[str, Any]],
     tools: Sequence[Mapping[str, Any]] | None,
     add_generation_prompt: bool,
     kwargs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    for name, value in kwargs.items():
-        if name in _RESERVED or not isinstance(value, (str, int, float, bool, type(None))):
-            raise RequestError(
-                f"chat_template_kwargs.{name}: only scalars, no reserved names", param="chat_template_kwargs"
-            )
+    check_options(kwargs)
     variables = {"messages": messages, "add_generation_prompt": add_generation_prompt, **kwargs}
     return variables | ({"tools": list(tools)} if tools else {})
 

@@ -101,7 +101,7 @@ def main() -> None:
                 refuse_private_names(sandbox, start["source"])
                 template = sandbox.from_string(start["source"])
             size, parts = 0, []
-            for part in template.generate(**request):
+            for part in template.generate(request):
                 size += len(part)
                 if size > start["max_output"]:
                     raise OutputLimitError(f"more than {start['max_output']} characters of output")

@@ -69,7 +69,7 @@ class Checkpoint:
     """format: "gguf" (config is the metadata) or "hf" (config is config.json).
 
     tokenizer: the GGUF metadata, or file name -> path for those of tokenizer.json, tokenizer_config.json,
-    generation_config.json, chat_template.jinja and the like that the folder has.
+    generation_config.json and chat_template.jinja that the folder has.
     notes: one line each for what loading does to the weights (rounding), to be said once.
     """
 

@@ -31,10 +31,8 @@ DTYPE_BITS = {
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
-    "special_tokens_map.json",
     "generation_config.json",
     "chat_template.jinja",
-    "chat_template.json",
 )
 
 

@@ -13,13 +13,13 @@ from octavo.server.openai.fields import read
 from octavo.server.openai.generation import Choice, Job, Prompt
 from octavo.server.openai.logprobs import LogprobWriter
 from octavo.server.openai.shapes import ChatRequest, chat_logprobs, chat_max_tokens, sampling_params
+from octavo.text.chat import check_options
 
 MAX_MESSAGES = 4096
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _MESSAGE_FIELDS = frozenset(
     ("role", "content", "name", "tool_calls", "tool_call_id", "refusal", "reasoning_content", "reasoning")
 )
-RESERVED = frozenset(("messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "tokenizer"))
 _PARTS = {"image_url": "images", "input_audio": "audio", "file": "files", "video_url": "videos"}
 
 
@@ -30,7 +30,8 @@ class ChatEndpoint(Endpoint):
         check_messages(asked.messages)
         top = chat_logprobs(asked)
         field, wanted = chat_max_tokens(asked)
-        options: dict[str, Any] = template_options(asked.chat_template_kwargs)
+        check_options(asked.chat_template_kwargs)
+        options: dict[str, Any] = dict(asked.chat_template_kwargs)
         if asked.reasoning_effort is not None:
             options["reasoning_effort"] = asked.reasoning_effort
         with self.naming(prompt="messages", max_tokens=field, logprobs="top_logprobs"):
@@ -90,14 +91,6 @@ class ChatStyle:
 
     def _shown(self, logprobs: Sequence[PositionLogprobs]) -> dict[str, Any] | None:
         return self._writer.chat(logprobs) if self._logprobs else None
-
-
-def template_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Scalars for the template. Raises RequestError for names that are not the client's to give."""
-    for name in given:
-        if name in RESERVED or not name.isidentifier():
-            raise RequestError(f"chat_template_kwargs: {name!r} cannot be given", param="chat_template_kwargs")
-    return dict(given)
 
 
 def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
