@@ -52,26 +52,30 @@ def write_tokenizer(folder):
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
-def write_weights(folder, seed):
+def random_tensors(config, seed, embedding=1.0):
+    """Weights of a Llama of these sizes, by their names in a checkpoint. embedding: its standard deviation."""
     rng = np.random.default_rng(seed)
-    width, inner, heads, kv, size = 48, 80, 3, 1, 16
+    width, inner, size = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    heads, kv = config["num_attention_heads"], config["num_key_value_heads"]
 
     def matrix(rows, columns, scale=1.5):
         return (rng.standard_normal((rows, columns)) * scale / columns**0.5).astype(np.float32)
 
-    def norm(length):
-        return (1 + 0.2 * rng.standard_normal(length)).astype(np.float32)
+    def norm():
+        return (1 + 0.2 * rng.standard_normal(width)).astype(np.float32)
 
+    table = rng.standard_normal((config["vocab_size"], width)) * embedding
     tensors = {
-        "model.embed_tokens.weight": rng.standard_normal((VOCAB, width)).astype(np.float32),
-        "model.norm.weight": norm(width),
-        "lm_head.weight": matrix(VOCAB, width, 2.0),
+        "model.embed_tokens.weight": table.astype(np.float32),
+        "model.norm.weight": norm(),
     }
-    for layer in range(CONFIG["num_hidden_layers"]):
+    if not config["tie_word_embeddings"]:
+        tensors["lm_head.weight"] = matrix(config["vocab_size"], width, 2.0)
+    for layer in range(config["num_hidden_layers"]):
         at = f"model.layers.{layer}."
         tensors |= {
-            at + "input_layernorm.weight": norm(width),
-            at + "post_attention_layernorm.weight": norm(width),
+            at + "input_layernorm.weight": norm(),
+            at + "post_attention_layernorm.weight": norm(),
             at + "self_attn.q_proj.weight": matrix(heads * size, width),
             at + "self_attn.k_proj.weight": matrix(kv * size, width),
             at + "self_attn.v_proj.weight": matrix(kv * size, width),
@@ -80,12 +84,12 @@ def write_weights(folder, seed):
             at + "mlp.up_proj.weight": matrix(inner, width),
             at + "mlp.down_proj.weight": matrix(width, inner),
         }
-    save_file(tensors, folder / "model.safetensors")
+    return tensors
 
 
 def write_model(folder, seed=0):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(CONFIG))
     write_tokenizer(folder)
-    write_weights(folder, seed)
+    save_file(random_tensors(CONFIG, seed), folder / "model.safetensors")
     return str(folder)

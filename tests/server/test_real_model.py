@@ -1,19 +1,16 @@
 """The real model behind the real engine: the official client's calls, and what a client that leaves gives back."""
 
 import contextlib
-import threading
 import time
 
 import openai
 import pytest
-import uvicorn
+from listening import listening
 
 from octavo.config import EngineConfig
 from octavo.engine.streams import AsyncLLM
 from octavo.errors import MissingFileError
-from octavo.server.app import create_app
 from octavo.server.config import ServerConfig
-from octavo.server.serving import address, bind
 from octavo.weights.fetch import resolve
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -27,16 +24,8 @@ def served():
     except MissingFileError as missing:
         pytest.skip(missing.message)
     llm = AsyncLLM(EngineConfig(model="smollm2:135m", max_model_len=1024, num_blocks=256))
-    config = ServerConfig(port=0)
-    with bind(config) as listener:
-        server = uvicorn.Server(uvicorn.Config(create_app(llm, config), log_level="warning", lifespan="off"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-        thread.start()
-        while not server.started:
-            time.sleep(0.005)
-        yield llm, address(listener)
-        server.should_exit = server.force_exit = True
-        thread.join(10)
+    with listening(llm, ServerConfig(port=0)) as address:
+        yield llm, address
     llm.close()
 
 

