@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import types
 from dataclasses import replace
@@ -143,6 +145,17 @@ def test_a_cache_that_cannot_be_written(toy, home):
     with pytest.raises(ResourceError) as caught:
         pull("toy:1m")
     assert caught.value.code == "cache_unwritable"
+
+
+def test_a_full_disk_leaves_nothing(toy, home, monkeypatch):
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(fetch.os, "fsync", full)
+    with pytest.raises(ResourceError) as caught:
+        pull("toy:1m")
+    assert "No space left" in caught.value.message and caught.value.code == "cache_unwritable"
+    assert [path for path in home.rglob("*") if path.is_file()] == []
 
 
 def test_an_environment_without_pip(toy, monkeypatch):
