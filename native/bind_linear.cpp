@@ -80,10 +80,10 @@ void run(int isa, const Packed& w, const Packed* w2, uintptr_t x, int rows, int 
     }
   };
   nb::gil_scoped_release release;
-  std::vector<std::thread> helpers;
-  for (int i = 1; i < threads; i++) helpers.emplace_back(work);
+  std::vector<std::thread> others;
+  for (int i = 1; i < threads; i++) others.emplace_back(work);
   work();
-  for (std::thread& helper : helpers) helper.join();
+  for (std::thread& other : others) other.join();
 }
 
 }  // namespace

@@ -8,10 +8,13 @@
 
 #include <nanobind/stl/optional.h>
 
+#include <cstring>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "floats.h"
 
 namespace nb = nanobind;
 

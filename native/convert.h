@@ -2,46 +2,7 @@
 #pragma once
 #include <nanobind/nanobind.h>
 
-#include <cstdint>
-#include <cstring>
-
 namespace octavo {
-
-// Exact for every input: subnormals, infinities and NaN payloads included. Branch-free, so that loops vectorise.
-inline float f16_to_f32(uint16_t h) {
-  const uint32_t magnitude = static_cast<uint32_t>(h & 0x7fffu) << 13;
-  const uint32_t normal = magnitude + (112u << 23);
-  const uint32_t widest = magnitude | 0x7f800000u;  // infinity, NaN
-  const uint32_t half = static_cast<uint32_t>(h & 0x3ffu) | 0x3f000000u;  // 0.5 + subnormal
-  float renormalised;
-  std::memcpy(&renormalised, &half, 4);
-  renormalised -= 0.5f;
-  uint32_t subnormal;
-  std::memcpy(&subnormal, &renormalised, 4);
-  const uint32_t is_small = 0u - static_cast<uint32_t>(magnitude < 0x00800000u);
-  const uint32_t is_wide = 0u - static_cast<uint32_t>(magnitude >= 0x0f800000u);
-  uint32_t bits = (subnormal & is_small) | (widest & is_wide) | (normal & ~(is_small | is_wide));
-  bits |= static_cast<uint32_t>(h & 0x8000u) << 16;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
-
-// Round to nearest, ties to even; a NaN stays a (quiet) NaN.
-inline uint16_t f32_to_bf16(float x) {
-  uint32_t u;
-  std::memcpy(&u, &x, 4);
-  const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  const uint32_t quiet = (u >> 16) | 0x40u;
-  return static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
-}
-
-inline float bf16_to_f32(uint16_t h) {
-  const uint32_t u = static_cast<uint32_t>(h) << 16;
-  float value;
-  std::memcpy(&value, &u, 4);
-  return value;
-}
 
 void bind_convert(nanobind::module_& m);
 

@@ -2,13 +2,13 @@
 #include "linear.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "denormals.h"
+#include "floats.h"
 #include "panel.h"
 
 #if defined(__x86_64__)
@@ -38,18 +38,10 @@ extern const LinearKernels linear_table;
 
 namespace {
 
-float half_value(uint16_t h) {
-  const int exponent = h >> 10 & 31, mantissa = h & 1023;
-  float value = exponent == 0    ? std::ldexp((float)mantissa, -24)
-                : exponent == 31 ? (mantissa ? NAN : INFINITY)
-                                 : std::ldexp((float)(mantissa + 1024), exponent - 25);
-  return h & 0x8000 ? -value : value;
-}
-
 float read_half(const uint8_t* at, int i) {
   uint16_t bits;
   std::memcpy(&bits, at + 2 * i, 2);
-  return half_value(bits);
+  return f16_to_f32(bits);
 }
 
 PanelGeometry checked_geometry(const LogicalTensor& t) {
