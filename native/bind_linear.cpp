@@ -1,4 +1,5 @@
-// Python's way to single linear layers: tests and loading. Arrays are addresses; shapes were checked by the caller.
+// Single linear layers, for tests, and what may be asked of instruction-set classes. Arrays are addresses; the caller
+// has checked shapes.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 
@@ -28,7 +29,7 @@ struct Packed {
 };
 
 Packed pack(int kind, int m, int n, int group, int offset, uintptr_t data, uintptr_t scale, uintptr_t bias,
-            uintptr_t super_scale, uintptr_t super_bias, bool scale_signed, int isa) {
+            uintptr_t super_scale, uintptr_t super_bias, bool scale_signed) {
   LogicalTensor t{};
   t.kind = (WeightKind)kind;
   t.m = m;
@@ -45,14 +46,14 @@ Packed pack(int kind, int m, int n, int group, int offset, uintptr_t data, uintp
   out.nbytes = packed_bytes(t);
   out.owned = std::make_unique<uint8_t[]>(out.nbytes + 64);
   out.linear.data = address<uint8_t>((reinterpret_cast<uintptr_t>(out.owned.get()) + 63) / 64 * 64);
-  pack_linear(t, (Isa)isa, out.linear);
+  pack_linear(t, out.linear);
   return out;
 }
 
 // Panels are claimed in chunks by `threads` threads, each with its own scratch.
 void run(int isa, const Packed& w, const Packed* w2, uintptr_t x, int rows, int ldx, int epilogue, int activation,
-         uintptr_t bias, uintptr_t bias2, uintptr_t addend, uintptr_t out, int ldo, int chunk, int threads,
-         int repeats) {
+         uintptr_t bias, uintptr_t bias2, uintptr_t addend, uintptr_t out, int ldo, int chunk,
+         int threads) {
   LinearArgs a{};
   a.w = &w.linear;
   a.w2 = w2 ? &w2->linear : nullptr;
@@ -73,11 +74,9 @@ void run(int isa, const Packed& w, const Packed* w2, uintptr_t x, int rows, int 
   const auto work = [&] {
     const FlushDenormals flush;
     std::vector<uint8_t> scratch(linear_scratch_bytes(w.linear.n, rows));
-    for (int pass = 0; pass < repeats; pass++) {
-      kernels.prepare(a, scratch.data());
-      for (int begin; (begin = next.fetch_add(chunk)) < (pass + 1) * panels;)
-        kernels.run(a, begin - pass * panels, std::min(begin + chunk - pass * panels, panels), scratch.data());
-    }
+    kernels.prepare(a, scratch.data());
+    for (int begin; (begin = next.fetch_add(chunk)) < panels;)
+      kernels.run(a, begin, std::min(begin + chunk, panels), scratch.data());
   };
   nb::gil_scoped_release release;
   std::vector<std::thread> others;
@@ -92,9 +91,9 @@ void bind_linear(nb::module_& m) {
   nb::class_<Packed>(m, "PackedLinear").def_ro("nbytes", &Packed::nbytes);
   m.def("linear_pack", &pack);
   m.def("linear_run", &run, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-        nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
-  m.def("linear_unpack_row", [](const Packed& w, int isa, int row, uintptr_t out) {
-    unpack_row(w.linear, (Isa)isa, row, address<float>(out));
+        nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
+  m.def("linear_unpack_row", [](const Packed& w, int row, uintptr_t out) {
+    unpack_row(w.linear, row, address<float>(out));
   });
   m.def("isa_supported", [](int isa) { return isa_supported((Isa)isa); });
   m.def("isa_self_check", [](int isa) { return isa_self_check((Isa)isa); });

@@ -79,7 +79,7 @@ void Step::embed(const BoundOp& op, Range r) const {
   const int32_t out = op.record->outs[0], width = buffer(out).width;
   const int32_t* token = field(op.record->ins[0]);
   auto* to = data<float>(out);
-  for (int32_t row = r.begin; row < r.end; ++row) unpack_row(*op.table, isa, token[row], to + static_cast<size_t>(row) * width);
+  for (int32_t row = r.begin; row < r.end; ++row) unpack_row(*op.table, token[row], to + static_cast<size_t>(row) * width);
   const float scale = op.record->floats[0];
   if (scale == 1.0f) return;
   ElementArgs e{};

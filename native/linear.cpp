@@ -176,7 +176,7 @@ size_t packed_bytes(const LogicalTensor& t) {
   return panels * checked_geometry(t).panel_bytes;
 }
 
-void pack_linear(const LogicalTensor& t, Isa, PackedLinear& out) {
+void pack_linear(const LogicalTensor& t, PackedLinear& out) {
   const PanelGeometry g = checked_geometry(t);
   out.kind = t.kind;
   out.m = t.m;
@@ -196,7 +196,7 @@ void pack_linear(const LogicalTensor& t, Isa, PackedLinear& out) {
   }
 }
 
-void unpack_row(const PackedLinear& w, Isa, int row, float* out) {
+void unpack_row(const PackedLinear& w, int row, float* out) {
   const uint8_t* panel = w.data + (size_t)(row / PANEL) * w.panel_bytes;
   const int c = row % PANEL;
   if (is_grouped(w.kind)) {

@@ -30,7 +30,7 @@ struct LogicalTensor {
   int32_t scale_signed;       // two-level: scale is int8 (1) or uint8 (0)
 };
 
-// A weight matrix packed for one instruction-set class. Owned by the session.
+// A weight matrix packed into panels. Owned by the session.
 struct PackedLinear {
   WeightKind kind;
   int32_t m, n, group;
@@ -67,9 +67,9 @@ size_t linear_scratch_bytes(int max_n, int max_rows);
 
 // Throws std::invalid_argument for a shape that no stream can hold. The stream is the same for every class.
 size_t packed_bytes(const LogicalTensor& t);               // size of PackedLinear::data
-void pack_linear(const LogicalTensor& t, Isa isa, PackedLinear& out);  // out.data is set by the caller first
+void pack_linear(const LogicalTensor& t, PackedLinear& out);  // out.data is set by the caller first
 // Row `row` as f32, by the format's own formula (embedding lookup; tests). Width n.
-void unpack_row(const PackedLinear& w, Isa isa, int row, float* out);
+void unpack_row(const PackedLinear& w, int row, float* out);
 
 // Per-ISA function table entry. A thread calls prepare once per op (e.g. group sums of x into scratch), then run on
 // the panel ranges that it claims.
@@ -79,7 +79,7 @@ struct LinearKernels {
 };
 const LinearKernels& linear_kernels(Isa isa);
 
-// The best class that this processor (and a forced OCTAVO_ISA, checked by the caller) allows, and the test for one.
+// Whether this processor and its system run the class.
 // AVX-512 asks for F, BW, VL, DQ, VNNI and BF16; AMX for the tile extensions and the system's permission besides.
 bool isa_supported(Isa isa);
 

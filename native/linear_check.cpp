@@ -76,7 +76,7 @@ struct Sample {
     const size_t bytes = packed_bytes(t);
     owned = std::make_unique<uint8_t[]>(bytes + 64);
     packed.data = (uint8_t*)(((uintptr_t)owned.get() + 63) / 64 * 64);
-    pack_linear(t, Isa::PORTABLE, packed);
+    pack_linear(t, packed);
   }
 };
 

@@ -33,7 +33,7 @@ Session::Session(Isa isa, const SessionLimits& limits) : isa_(isa), limits_(limi
 void Session::add_matrix(const std::string& name, const LogicalTensor& tensor) {
   HeldWeight held;
   held.matrix.data = pieces_.take(packed_bytes(tensor));
-  pack_linear(tensor, isa_, held.matrix);
+  pack_linear(tensor, held.matrix);
   weights_[name] = held;
 }
 

@@ -66,7 +66,7 @@ class Weight:
             data = self._grouped(rng, arrays)
         self.file_bytes = data.nbytes + sum(a.nbytes for a in arrays.values() if a is not None)
         args = (KINDS[self.kind], m, n, self.group, self.offset, address(data))
-        self.packed = native.linear_pack(*args, *(address(a) for a in arrays.values()), self.signed, 0)
+        self.packed = native.linear_pack(*args, *(address(a) for a in arrays.values()), self.signed)
 
     def _grouped(self, rng: np.random.Generator, arrays: dict[str, np.ndarray | None]) -> np.ndarray:
         m, n, groups = self.m, self.n, self.n // self.group
@@ -114,7 +114,7 @@ def run(isa, weight, x, rows, *, second=None, epilogue=STORE, act=0, bias=None, 
     out = np.full((rows, ldo), 0xFFFF, np.uint16) if epilogue == GLU else np.full((rows, ldo), np.nan, np.float32)
     native.linear_run(
         ISAS[isa], weight.packed, second and second.packed, address(x), rows, x.shape[1], epilogue, act, address(bias),
-        address(bias2), address(addend), address(out), ldo, chunk, threads, 1,
+        address(bias2), address(addend), address(out), ldo, chunk, threads,
     )  # fmt: skip
     return out
 
@@ -251,7 +251,7 @@ def test_glu_saturates_and_rounds_to_even(isa: str) -> None:
     eye, one = np.eye(32, dtype=np.float32), np.zeros((32, 32), np.float32)
     one[:, 31] = 1
     for weight, values in ((gate, eye), (up, one)):
-        weight.packed = native.linear_pack(0, 32, 32, 0, 0, address(values), 0, 0, 0, 0, False, 0)
+        weight.packed = native.linear_pack(0, 32, 32, 0, 0, address(values), 0, 0, 0, 0, False)
     chosen = np.array([-1e30, -200, -90, -88, -20, -1, -1e-3, 0, 1e-3, 1, 20, 88, 90, 200, 1e30], np.float32)
     x = np.zeros((16, 32), np.uint16)
     x[0, : chosen.size], x[0, 31] = to_bf16(chosen), to_bf16(np.float32([1]))[0]
@@ -266,7 +266,7 @@ def test_unpacked_rows_are_exact(scheme: str) -> None:
     weight = Weight(m=37, n=columns_of(scheme, wide=True), **SCHEMES[scheme])
     out = np.empty(weight.n, np.float32)
     for row in (0, 15, 16, 31, 32, 36):
-        native.linear_unpack_row(weight.packed, 0, row, address(out))
+        native.linear_unpack_row(weight.packed, row, address(out))
         assert np.array_equal(out, weight.values[row])
 
 
@@ -287,4 +287,4 @@ def test_self_check_passes(isa: str) -> None:
 def test_impossible_groups_are_refused(n: int, group: int, words: str) -> None:
     data = np.zeros((32, n), np.int8)
     with pytest.raises(ValueError, match=words):
-        native.linear_pack(KINDS["i8"], 32, n, group, 0, address(data), 0, 0, 0, 0, False, 0)
+        native.linear_pack(KINDS["i8"], 32, n, group, 0, address(data), 0, 0, 0, 0, False)
