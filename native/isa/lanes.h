@@ -71,16 +71,6 @@ struct vp {
 };
 OCTAVO_INLINE vf vload(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 OCTAVO_INLINE void vstore(float* p, vf x) { _mm256_storeu_ps(p, x.a), _mm256_storeu_ps(p + 8, x.b); }
-OCTAVO_INLINE vf vload_n(const float* p, int n) {
-  float lanes[LANES] = {0};
-  __builtin_memcpy(lanes, p, n * sizeof(float));
-  return vload(lanes);
-}
-OCTAVO_INLINE void vstore_n(float* p, vf x, int n) {
-  float lanes[LANES];
-  vstore(lanes, x);
-  __builtin_memcpy(p, lanes, n * sizeof(float));
-}
 OCTAVO_INLINE vf vset(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 OCTAVO_INLINE vf vadd(vf a, vf b) { return {_mm256_add_ps(a.a, b.a), _mm256_add_ps(a.b, b.b)}; }
 OCTAVO_INLINE vf vsub(vf a, vf b) { return {_mm256_sub_ps(a.a, b.a), _mm256_sub_ps(a.b, b.b)}; }
@@ -168,16 +158,6 @@ OCTAVO_INLINE vf vload(const float* p) {
   return r;
 }
 OCTAVO_INLINE void vstore(float* p, vf x) { OCTAVO_EACH __builtin_memcpy(p + 4 * i, &x.q[i], sizeof(f4)); }
-OCTAVO_INLINE vf vload_n(const float* p, int n) {
-  float lanes[LANES] = {0};
-  __builtin_memcpy(lanes, p, n * sizeof(float));
-  return vload(lanes);
-}
-OCTAVO_INLINE void vstore_n(float* p, vf x, int n) {
-  float lanes[LANES];
-  vstore(lanes, x);
-  __builtin_memcpy(p, lanes, n * sizeof(float));
-}
 OCTAVO_INLINE vf vset(float x) {
   vf r;
   OCTAVO_EACH r.q[i] = f4{x, x, x, x};
@@ -266,6 +246,19 @@ OCTAVO_INLINE void vstore_bf16(void* p, vf x) {
 }
 #undef OCTAVO_EACH
 
+#endif
+
+#if !defined(__AVX512F__)  // classes without masked loads
+OCTAVO_INLINE vf vload_n(const float* p, int n) {
+  float lanes[LANES] = {0};
+  __builtin_memcpy(lanes, p, n * sizeof(float));
+  return vload(lanes);
+}
+OCTAVO_INLINE void vstore_n(float* p, vf x, int n) {
+  float lanes[LANES];
+  vstore(lanes, x);
+  __builtin_memcpy(p, lanes, n * sizeof(float));
+}
 #endif
 
 // 2^x by our own polynomial (relative error below 1e-7); exact at whole numbers; x is held to [-125, 125]; NaN stays.
