@@ -1,6 +1,8 @@
 """Tokenizer over tokenizer.json: ids and text as the tokenizers library gives them, specials only when asked for."""
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -131,6 +133,25 @@ def test_an_unknown_decoder_is_named(byte_core, tmp_path):
     path.write_text(json.dumps(state))
     with pytest.raises(BadFileError, match="WordPiece"):
         Tokenizer.from_files(path)
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(byte_tokenizer):
+    order: list[str] = []
+    begun = threading.Event()
+
+    def encode() -> None:
+        begun.set()
+        byte_tokenizer.encode("a rather long text, " * 50_000)
+        order.append("encoded")
+
+    thread = threading.Thread(target=encode)
+    thread.start()
+    begun.wait()
+    for _ in range(3):
+        time.sleep(0.01)
+    order.append("meanwhile")
+    thread.join()
+    assert order == ["meanwhile", "encoded"]
 
 
 def test_a_lone_surrogate_is_refused(byte_tokenizer):

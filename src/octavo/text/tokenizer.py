@@ -7,6 +7,7 @@ are one rule. The text of a user never becomes a special token unless `parse_spe
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from tokenizers import Tokenizer as Core
 from octavo.errors import BadFileError, MissingFileError, RequestError
 from octavo.text.gguf_vocabulary import GgufVocabulary
 from octavo.text.pieces import PieceTable
+
+# Batches are of one text: the library's own threads would only stand beside the kernels', and warn in forks.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # Control tokens that end a turn wherever they are in a vocabulary, whatever else the file says.
 END_OF_TURN = (
@@ -125,11 +129,14 @@ class Tokenizer:
         return self.pieces.piece(token_id)
 
     def encode(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
-        """Ids of the text. With add_special never two BOS, also when the text spells one and parse_special finds it."""
+        """Ids of the text. With add_special never two BOS, also when the text spells one and parse_special finds it.
+
+        As a batch of one, which lets other threads run: megabytes take seconds.
+        """
         with self._lock:
             self._core.encode_special_tokens = not parse_special
             try:
-                ids: list[int] = self._core.encode(text, add_special_tokens=add_special).ids
+                ids: list[int] = self._core.encode_batch_fast([text], add_special_tokens=add_special)[0].ids
             except (UnicodeEncodeError, TypeError):
                 raise RequestError("the text is not valid Unicode (a lone surrogate)", param="prompt") from None
         return self._framed(ids) if add_special else ids
