@@ -5,12 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from octavo.errors import UsageError
+
+MAX_COUNT = 2**30  # stays far inside an int32
+COUNTS = (
+    "threads",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_logit_rows",
+    "max_model_len",
+    "num_blocks",
+    "block_tokens",
+    "plans_outstanding",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Every field is also a keyword of LLM(), a flag, an OCTAVO_ variable and a key of --config. None: chosen at load.
 
     kv_memory in bytes. num_blocks overrides kv_memory. plans_outstanding: steps planned before the first commits.
+    Raises UsageError that names a limit out of its range.
     """
 
     model: str
@@ -28,3 +43,15 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     plans_outstanding: int = 1
     served_model_name: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in (*COUNTS, "kv_memory"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise UsageError(f"{name} must be a whole number, not {value!r}", param=name)
+            if value < 1:
+                raise UsageError(f"{name} must be at least 1, not {value}", param=name)
+            if value > MAX_COUNT and name in COUNTS:
+                raise UsageError(f"{name} must be at most {MAX_COUNT}, not {value}", param=name)

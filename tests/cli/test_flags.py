@@ -124,6 +124,11 @@ def test_limits_are_at_least_one(refused, chain, name):
     assert f"{name.replace('-', '_')} must be at least 1" in refused(2, "usage", "run", chain, "x", f"--{name}", 0)
 
 
+def test_limits_are_checked_by_every_command(refused, chain):
+    for words in (("perplexity", chain, "no-text"), ("bench", chain), ("serve", chain)):
+        assert "block_tokens must be at least 1" in refused(2, "usage", *words, "--block-tokens", 0)
+
+
 def test_blocks_are_whole_pages(refused, chain):
     assert "block_tokens must be a multiple of 16" in refused(2, "usage", "run", chain, "x", "--block-tokens", 24)
 

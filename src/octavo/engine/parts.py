@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from octavo.config import EngineConfig
 from octavo.drafters.port import Drafter
 from octavo.engine.port import EngineStats, ModelInfo
-from octavo.errors import ResourceError, UsageError
 from octavo.policy.kv import KVLedger
 from octavo.policy.scheduler import Scheduler, SchedulerLimits
 from octavo.runner.runner import Loaded, Progress, Runner
-
-MAX_COUNT = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +37,8 @@ class EngineParts:
 
 
 def open_engine(config: EngineConfig, drafter: Drafter, progress: Progress) -> EngineParts:
-    """Loads the model, sizes everything. progress: (bytes of weights read, of all). Raises UsageError for limits,
-    ResourceError when they need more memory than there is."""
-    _check(config)
-    try:
-        runner = Runner.open(config, drafter, progress)
-    except MemoryError:
-        raise ResourceError("no memory for the model at these limits: lower num_blocks or the most of a step") from None
+    """Loads the model, sizes everything. progress: (bytes of weights read, of all)."""
+    runner = Runner.open(config, drafter, progress)
     loaded = runner.loaded
     ledger = KVLedger(
         loaded.groups,
@@ -65,17 +57,6 @@ def open_engine(config: EngineConfig, drafter: Drafter, progress: Progress) -> E
         plans_outstanding=config.plans_outstanding,
     )
     return EngineParts(runner, Scheduler(limits, ledger), _info(config, loaded))
-
-
-def _check(config: EngineConfig) -> None:
-    """Every limit that is given is at least 1; counts stay far inside an int32."""
-    counts = ("threads", "max_num_seqs", "max_num_batched_tokens", "max_logit_rows", "max_model_len", "num_blocks")
-    for name in (*counts, "block_tokens", "plans_outstanding", "kv_memory"):
-        value = getattr(config, name)
-        if value is not None and value < 1:
-            raise UsageError(f"{name} must be at least 1, not {value}", param=name)
-        if value is not None and value > MAX_COUNT and name != "kv_memory":
-            raise UsageError(f"{name} must be at most {MAX_COUNT}, not {value}", param=name)
 
 
 def _info(config: EngineConfig, loaded: Loaded) -> ModelInfo:

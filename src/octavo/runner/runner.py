@@ -21,7 +21,7 @@ from octavo.backends import dtype_for, executor_for
 from octavo.backends.port import Executor, Limits, Session, WeightStream
 from octavo.config import EngineConfig
 from octavo.drafters.port import Drafter, DraftRow
-from octavo.errors import ConfigError, EngineError, UnsupportedError, UsageError
+from octavo.errors import ConfigError, EngineError, ResourceError, UnsupportedError, UsageError
 from octavo.model_config import ModelConfig
 from octavo.program.ir import Program
 from octavo.request import Request, Row, RowResult, StepPlan, StepResult
@@ -94,6 +94,9 @@ class Runner:
         try:
             executor: Executor = executor_for(config.executor, config.dtype)
             return cls._open(config, executor, drafter, progress, checkpoint, begun)
+        except MemoryError:
+            what = "no memory for the model at these limits: lower num_blocks or the most of a step"
+            raise ResourceError(what) from None
         finally:
             checkpoint.close()
 
