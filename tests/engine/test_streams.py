@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 
 import pytest
 from engines import Brake, assert_all_free
@@ -150,6 +151,20 @@ async def test_refusals_come_before_the_first_delta(llm):
     with pytest.raises(RequestError):
         await anext(llm.stream([1] * 250, SamplingParams(max_tokens=100)))
     await idle(llm)
+
+
+@pytest.mark.parametrize(("prompt", "words"), [("abc", ()), ((1, 66), ("qq",))])
+async def test_text_is_encoded_beside_the_event_loop(llm, monkeypatch, prompt, words):
+    """Megabytes take seconds, and only one text has its turn."""
+    here, threads, encode = threading.current_thread(), [], llm.tokenizer.encode
+
+    def noted(*args, **options):
+        threads.append(threading.current_thread())
+        return encode(*args, **options)
+
+    monkeypatch.setattr(llm.tokenizer, "encode", noted)
+    await collect(llm.stream(prompt, SamplingParams(max_tokens=2, bad_words=words)))
+    assert threads and here not in threads
 
 
 async def test_close_ends_open_streams(llm):

@@ -12,6 +12,7 @@ import contextlib
 import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from octavo.config import EngineConfig
@@ -85,7 +86,9 @@ class AsyncLLM:
         iterator aborts. Raises RequestError before the first delta, EngineError when the engine is down."""
         name = request_id or f"request-{next(self._ids)}"
         unique = f"{name}/{next(self._ids)}"
-        prepared = self._inputs.prepare(prompt, params, unique, tenant=tenant, salt=salt, priority=priority)
+        prepare = partial(self._inputs.prepare, prompt, params, unique, tenant=tenant, salt=salt, priority=priority)
+        encodes = isinstance(prompt, (str, Mapping)) or params.bad_words  # and may wait for another text's turn
+        prepared = await asyncio.to_thread(prepare) if encodes else prepare()
         running = {
             request.id: Transcript(request, child, self.tokenizer, self._engine.finish)
             for child, request in enumerate(prepared.requests)
