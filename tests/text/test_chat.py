@@ -1,5 +1,8 @@
 """Chat templates: what templates need, what they must not reach, and that bounds end them."""
 
+import os
+import resource
+
 import pytest
 from bad.templates import BAD
 
@@ -166,6 +169,28 @@ def test_an_interrupted_render_leaves_no_answer_behind(monkeypatch, chatml):
         with pytest.raises(KeyboardInterrupt):
             chatml.render([{"role": "user", "content": "first"}])
     assert "second" in chatml.render([{"role": "user", "content": "second"}])
+
+
+def test_a_process_that_died_while_nobody_asked_is_nobody_s_fault(chatml):
+    chatml.render([{"role": "user", "content": "first"}])
+    process = chatml._process._process
+    process.kill()
+    process.wait()
+    assert "second" in chatml.render([{"role": "user", "content": "second"}])
+
+
+def test_many_open_descriptors():
+    """A server with a thousand clients."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2048:
+        pytest.skip("fewer than 2,048 descriptors are allowed")
+    held = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while held[-1] < 1100:
+            held.append(os.dup(held[0]))
+        assert once("{{ messages[0].content }}") == "Hi"
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def test_long_messages_pass_the_pipe(chatml):

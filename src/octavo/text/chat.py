@@ -139,6 +139,8 @@ class ChatTemplate:
 
     def _ask(self, variables: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
+            if self._process is not None and self._process.ended:  # while nobody asked: nobody's fault
+                self._drop()
             if self._process is None:
                 self._process = TemplateProcess(self._start)
             self._process.post(variables)

@@ -50,6 +50,10 @@ class TemplateProcess:
         self._ready = False
         self.post(start)
 
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
     def post(self, request: dict[str, Any]) -> None:
         """Sends what the pipe takes; the rest goes out while an answer is awaited."""
         self._unsent += _frame(request)
@@ -73,11 +77,15 @@ class TemplateProcess:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TemplateFault(f"no result after {seconds:g} s")
-            readable, writable, _ = select.select([self._stdout], [self._stdin] if self._unsent else [], [], left)
+            poll = select.poll()  # knows descriptors beyond 1,023
+            poll.register(self._stdout, select.POLLIN)
+            if self._unsent:
+                poll.register(self._stdin, select.POLLOUT)
+            ready = {descriptor for descriptor, _ in poll.poll(left * 1000)}
             try:
-                if writable:
+                if self._stdin in ready:
                     self._write()
-                data = os.read(self._stdout, 1 << 16) if readable else None
+                data = os.read(self._stdout, 1 << 16) if self._stdout in ready else None
             except OSError:
                 data = b""
             if data == b"":
