@@ -8,6 +8,7 @@ from typing import Literal
 from octavo.errors import UsageError
 
 MAX_COUNT = 2**30  # stays far inside an int32
+MAX_THREADS = 1024
 COUNTS = (
     "threads",
     "max_num_seqs",
@@ -53,5 +54,6 @@ class EngineConfig:
                 raise UsageError(f"{name} must be a whole number, not {value!r}", param=name)
             if value < 1:
                 raise UsageError(f"{name} must be at least 1, not {value}", param=name)
-            if value > MAX_COUNT and name in COUNTS:
-                raise UsageError(f"{name} must be at most {MAX_COUNT}, not {value}", param=name)
+            most = MAX_THREADS if name == "threads" else MAX_COUNT
+            if value > most and name in COUNTS:
+                raise UsageError(f"{name} must be at most {most}, not {value}", param=name)

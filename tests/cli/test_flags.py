@@ -133,7 +133,7 @@ def test_blocks_are_whole_pages(refused, chain):
     assert "block_tokens must be a multiple of 16" in refused(2, "usage", "run", chain, "x", "--block-tokens", 24)
 
 
-@pytest.mark.parametrize("name", ["max-num-seqs", "num-blocks"])
+@pytest.mark.parametrize("name", ["threads", "max-num-seqs", "num-blocks"])
 def test_counts_have_an_end(refused, chain, name):
     assert f"{name.replace('-', '_')} must be at most" in refused(2, "usage", "run", chain, "x", f"--{name}", 2**40)
 

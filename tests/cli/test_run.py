@@ -8,6 +8,7 @@ import pytest
 
 from octavo.cli import run as command
 from octavo.engine.llm import AsyncLLM
+from octavo.runner.runner import Runner
 
 SPEED = r"\[\d+ prompt tokens \(\d+ cached\), first token after \d+\.\d\d s; \d+ tokens at \d+ tok/s\]"
 
@@ -28,6 +29,15 @@ def test_words_may_stand_between_flags(octavo, chain):
     one = octavo("run", "--threads", 1, chain, "a", "--max-tokens", 1, "b")
     assert (one.code, one.out) == (0, "h\n")
     assert octavo("run", chain, "--raw", "--", "--not-a-flag AB").out == "CDEFGHIJKLMNOPQRSTUVWXYZ\n"
+
+
+def test_an_answer_that_breaks_off_is_an_error(octavo, chain, monkeypatch):
+    def fail(self):
+        raise RuntimeError("the machine broke")
+
+    monkeypatch.setattr(Runner, "finish", fail)
+    outcome = octavo("run", chain, "x", "--threads", 1)
+    assert outcome.code == 70 and outcome.err.endswith("error: internal_error: the machine broke\n")
 
 
 def test_a_prompt_from_stdin(octavo, chain, stdin):

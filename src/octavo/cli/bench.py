@@ -90,7 +90,7 @@ class Stopwatch:
         begin, end = max(times[0] for times in runs), min(times[-1] for times in runs)
         tokens = sum(begin < arrival <= end for times in runs for arrival in times)
         if end <= begin:
-            raise EngineError(f"batch {batch} never decoded together: raise --decode-steps or --kv-memory")
+            raise UsageError(f"batch {batch} never decoded together: raise --decode-steps or --kv-memory")
         return tokens / (end - begin)
 
     def _run(self, count: int, prompt_tokens: int, output_tokens: int) -> list[list[float]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from octavo.cli import flags
 from octavo.cli.screen import capacity_table, console, load_notes, progress
 from octavo.engine.llm import AsyncLLM
-from octavo.errors import BadFileError, RequestError, UsageError
+from octavo.errors import BadFileError, EngineError, RequestError, UsageError
 from octavo.request import SamplingParams
 from octavo.weights import fetch
 
@@ -156,7 +156,7 @@ class Conversation:
         return finished
 
     async def _answer(self, prompt_ids: Sequence[int], said: list[str]) -> None:
-        """Prints the answer as it comes; its pieces are added to `said`."""
+        """Prints the answer as it comes; its pieces are added to `said`. Raises EngineError when it breaks off."""
         speed = Speed(time.monotonic(), prompt=len(prompt_ids))
         async for delta in self.llm.stream(prompt_ids, self.params):
             speed.first = speed.first or time.monotonic()
@@ -164,6 +164,9 @@ class Conversation:
             speed.cached = delta.cached_tokens
             print(delta.text, end="", flush=True)
             said.append(delta.text)
+            if delta.finish_reason == "error":
+                print()
+                raise EngineError(str(delta.stop_reason))
         speed.end = time.monotonic()
         print()
         print(speed.line(), file=sys.stderr)
