@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -31,13 +32,15 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("perplexity: --window-context and --score-tokens are at least 1")
     ids = load_tokenizer(args.model).encode(_read(args.text), add_special=True)
     cut = windows(ids, context, args.score_tokens)
-    with progress("loading") as advance:
-        one = Scorer(config, context, advance)
-        other = None
-        if args.against:
-            other = Scorer(replace(config, executor="reference", dtype="float32", isa=None), context, advance)
-    with progress("scoring") as advance:
-        result = summarize(score(one, other, cut, context, advance))
+    with ExitStack() as opened:
+        with progress("loading") as advance:
+            one = opened.enter_context(closing(Scorer(config, context, advance)))
+            other = None
+            if args.against:
+                exact = replace(config, executor="reference", dtype="float32", isa=None)
+                other = opened.enter_context(closing(Scorer(exact, context, advance)))
+        with progress("scoring") as advance:
+            result = summarize(score(one, other, cut, context, advance))
     rows = [("tokens scored", str(result.tokens)), (f"perplexity, {one.numerics}", f"{result.perplexity:.4f}")]
     if other is not None:
         rows += fidelity_rows(result, other.numerics)

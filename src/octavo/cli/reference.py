@@ -45,7 +45,9 @@ def _row(action: argparse.Action, settable: set[str]) -> str:
 
 
 def _kinds(kind: type[OctavoError]) -> list[type[OctavoError]]:
-    return [each for child in kind.__subclasses__() for each in (child, *_kinds(child))]
+    """The tree of errors.py; what other rooms derive from it ends no command."""
+    own = [child for child in kind.__subclasses__() if child.__module__ == OctavoError.__module__]
+    return [each for child in own for each in (child, *_kinds(child))]
 
 
 if __name__ == "__main__":
