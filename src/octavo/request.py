@@ -23,6 +23,8 @@ MAX_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
 MAX_STOP_LENGTH = 256
 MAX_LOGIT_BIAS = 1024
+MAX_STOP_IDS = 1024
+MAX_BAD_WORDS, MAX_BAD_LENGTH = 1024, 256  # each is looked at in every step, which batch mates share
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 LogprobsMode = Literal["raw", "processed"]
@@ -148,9 +150,13 @@ def _check_lists(params: SamplingParams) -> None:
     for text in params.stop:
         if not isinstance(text, str) or not 0 < len(text) <= MAX_STOP_LENGTH:
             raise RequestError(f"stop: each string has 1 to {MAX_STOP_LENGTH} characters", param="stop")
+    if len(params.bad_words) > MAX_BAD_WORDS:
+        raise RequestError(f"bad_words: at most {MAX_BAD_WORDS} words, not {len(params.bad_words)}", param="bad_words")
     for word in params.bad_words:
-        if not isinstance(word, str) or not word:
-            raise RequestError("bad_words: each is a string that is not empty", param="bad_words")
+        if not isinstance(word, str) or not 0 < len(word) <= MAX_BAD_LENGTH:
+            raise RequestError(f"bad_words: each has 1 to {MAX_BAD_LENGTH} characters", param="bad_words")
+    if len(params.stop_token_ids) > MAX_STOP_IDS:
+        raise RequestError(f"stop_token_ids: at most {MAX_STOP_IDS} ids", param="stop_token_ids")
     if len(params.logit_bias) > MAX_LOGIT_BIAS:
         raise RequestError(f"logit_bias: at most {MAX_LOGIT_BIAS} entries", param="logit_bias")
     for value in params.logit_bias.values():

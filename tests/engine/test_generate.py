@@ -247,9 +247,12 @@ def test_adapters_are_refused_by_name(shared):
         ("logit_bias", {1.7: 1.0}),
         ("logit_bias", [1]),
         ("bad_words", [b"a"]),
+        ("bad_words", ["a" * 257]),
+        ("bad_words", ["a"] * 1025),
+        ("stop_token_ids", [1] * 1025),
     ],
 )
-def test_parameters_of_a_wrong_type_are_refused_at_once(field, value):
+def test_parameters_of_a_wrong_type_or_size_are_refused_at_once(field, value):
     with pytest.raises(RequestError) as caught:
         SamplingParams(**{field: value})
     assert caught.value.param == field
