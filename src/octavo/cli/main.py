@@ -53,7 +53,10 @@ def parsers() -> dict[str, Parser]:
 
 def top_parser() -> Parser:
     """For `octavo --help` and for words that are no command."""
-    epilog = "Every flag is also OCTAVO_<FLAG> in the environment and a key of --config FILE (TOML): docs/cli.md."
+    epilog = (
+        "Flags of engine, sampling, server and bench are also OCTAVO_<FLAG> in the environment and keys of "
+        "--config FILE (TOML): docs/cli.md."
+    )
     parser = Parser("octavo", "Exact, fast LLM inference on the machine you have.", epilog)
     parser.add_argument("--version", action="version", version=f"octavo {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=argparse.ArgumentParser)
