@@ -9,6 +9,7 @@ from octavo.errors import UsageError
 
 MAX_COUNT = 2**30  # stays far inside an int32
 MAX_THREADS = 1024
+MAX_PLANS = 64  # each has a header of its own
 COUNTS = (
     "threads",
     "max_num_seqs",
@@ -54,6 +55,6 @@ class EngineConfig:
                 raise UsageError(f"{name} must be a whole number, not {value!r}", param=name)
             if value < 1:
                 raise UsageError(f"{name} must be at least 1, not {value}", param=name)
-            most = MAX_THREADS if name == "threads" else MAX_COUNT
+            most = {"threads": MAX_THREADS, "plans_outstanding": MAX_PLANS}.get(name, MAX_COUNT)
             if value > most and name in COUNTS:
                 raise UsageError(f"{name} must be at most {most}, not {value}", param=name)

@@ -95,7 +95,7 @@ class Runner:
             executor: Executor = executor_for(config.executor, config.dtype)
             return cls._open(config, executor, drafter, progress, checkpoint, begun)
         except MemoryError:
-            what = "no memory for the model at these limits: lower num_blocks or the most of a step"
+            what = "no memory for the model at these limits: lower max_num_seqs, max_num_batched_tokens or num_blocks"
             raise ResourceError(what) from None
         finally:
             checkpoint.close()
