@@ -47,6 +47,11 @@ class EngineConfig:
     served_model_name: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.enable_prefix_caching, bool):
+            wrong = self.enable_prefix_caching
+            raise UsageError(
+                f"enable_prefix_caching must be true or false, not {wrong!r}", param="enable_prefix_caching"
+            )
         for name in (*COUNTS, "kv_memory"):
             value = getattr(self, name)
             if value is None:

@@ -138,6 +138,9 @@ def _check_ranges(params: SamplingParams) -> None:
     _integer(params, "min_tokens", 0, 2**31 - 1)
     _integer(params, "logprobs", 0, MAX_LOGPROBS, optional=True)
     _integer(params, "prompt_logprobs", 0, MAX_LOGPROBS, optional=True)
+    for name in ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens"):
+        if not isinstance(getattr(params, name), bool):
+            raise RequestError(f"{name} must be true or false, not {getattr(params, name)!r}", param=name)
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise RequestError(
             f"min_tokens {params.min_tokens} is larger than max_tokens {params.max_tokens}", param="min_tokens"

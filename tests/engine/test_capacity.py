@@ -66,6 +66,7 @@ def test_the_engine_is_as_large_as_it_says(make_llm):
         ({"max_num_seqs": 0}, UsageError, "max_num_seqs"),
         ({"block_tokens": -1}, UsageError, "block_tokens"),
         ({"num_blocks": 8.5}, UsageError, "num_blocks"),
+        ({"enable_prefix_caching": "no"}, UsageError, "enable_prefix_caching"),
         ({"plans_outstanding": 65}, UsageError, "plans_outstanding"),
         ({"max_model_len": LONGEST + 1}, UsageError, "max_model_len"),
         ({"executor": "abacus"}, UnsupportedError, "executor"),

@@ -1,11 +1,12 @@
 """generate(): tokens depend on the request alone, and every parameter does what it says."""
 
 import queue
+from pathlib import Path
 
 import pytest
 from engines import settle
 
-from octavo import SamplingParams
+from octavo import LLM, SamplingParams
 from octavo.errors import CapacityError, ContextLengthError, RequestError
 from octavo.request import Request
 
@@ -247,6 +248,7 @@ def test_adapters_are_refused_by_name(shared):
         ("logit_bias", {1.7: 1.0}),
         ("logit_bias", [1]),
         ("bad_words", [b"a"]),
+        ("ignore_eos", "no"),
         ("bad_words", ["a" * 257]),
         ("bad_words", ["a"] * 1025),
         ("stop_token_ids", [1] * 1025),
@@ -267,6 +269,19 @@ def test_prompts_that_are_none(shared, prompts):
     with pytest.raises(RequestError) as caught:
         shared.generate(prompts)
     assert caught.value.param == "prompt"
+
+
+@pytest.mark.parametrize("priority", ["high", None, True, 2**31 + 1])
+def test_priorities_can_be_compared(shared, priority):
+    with pytest.raises(RequestError) as caught:
+        shared.generate(["abc", "abd"], GREEDY, priority=priority)
+    assert caught.value.param == "priority"
+    assert shared.generate("abc", GREEDY, priority=-(2**31))[0].outputs[0].finish_reason == "length"
+
+
+def test_a_path_is_a_model_too(model, tiny):
+    with LLM(Path(model), threads=1, num_blocks=16) as llm:
+        assert ids(llm.generate("abc", GREEDY)) == ids(tiny.generate("abc", GREEDY))
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0}, [{"temperature": 0}], 0])

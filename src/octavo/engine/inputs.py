@@ -16,6 +16,7 @@ from octavo.sampling.seeds import child_seed, mint_seed
 from octavo.types import Vocabulary
 
 Prompt = str | Sequence[int] | Mapping[str, object]
+MAX_PRIORITY = 2**31  # of either sign
 PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids"})
 
 
@@ -50,6 +51,8 @@ class InputReader:
         priority: int = 0,
     ) -> Prepared:
         """Raises RequestError, ContextLengthError, CapacityError: nothing that passes can never run."""
+        if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > MAX_PRIORITY:
+            raise RequestError(f"priority must be a whole number up to {MAX_PRIORITY}", param="priority")
         text, ids = self.encode(prompt)
         _check_params(params, self._info.vocab_size)
         self._info.check(len(ids), params.max_tokens)

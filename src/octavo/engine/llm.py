@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import queue
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Literal
 
@@ -40,7 +41,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str,
+        model: str | PathLike[str],
         *,
         executor: Literal["native", "reference"] = "native",
         dtype: Literal["auto", "float32", "bfloat16"] = "auto",
@@ -59,6 +60,7 @@ class LLM:
         drafter: Drafter | None = None,
         progress: ProgressHook = no_progress,
     ) -> None:
+        model = fspath(model)
         self.config = EngineConfig(
             model=model,
             executor=executor,
