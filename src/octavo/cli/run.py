@@ -91,13 +91,14 @@ class Speed:
     prompt: int = 0
     cached: int = 0
     output: int = 0
+    opening: int = 0  # tokens that came with the first
 
     def line(self) -> str:
-        wait = self.first - self.start
-        rate = (self.output - 1) / (self.end - self.first) if self.output > 1 and self.end > self.first else 0.0
+        wait, later = self.first - self.start, self.output - self.opening
+        rate = f" at {later / (self.end - self.first):.0f} tok/s" if later else ""
         return (
             f"[{self.prompt} prompt tokens ({self.cached} cached), first token after {wait:.2f} s; "
-            f"{self.output} tokens at {rate:.0f} tok/s]"
+            f"{self.output} tokens{rate}]"
         )
 
 
@@ -161,6 +162,7 @@ class Conversation:
         async for delta in self.llm.stream(prompt_ids, self.params):
             speed.first = speed.first or time.monotonic()
             speed.output += len(delta.token_ids)
+            speed.opening = speed.opening or speed.output
             speed.cached = delta.cached_tokens
             print(delta.text, end="", flush=True)
             said.append(delta.text)
