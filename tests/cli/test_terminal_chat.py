@@ -27,9 +27,9 @@ class Terminal:
         os.close(slave)
         self.text = ""
 
-    def until(self, pattern):
+    def until(self, pattern, seconds=SECONDS):
         """What came up to the end of the first match; it is taken away."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + seconds
         while not (found := re.search(pattern, self.text)):
             ready, _, _ = select.select([self.master], [], [], max(deadline - time.monotonic(), 0))
             if not ready:
@@ -50,6 +50,16 @@ class Terminal:
         said = self.until(r"\[(\d+) prompt tokens[^\]]*\]")
         self.until("> ")
         return said, int(re.search(r"\[(\d+) prompt tokens", said)[1])
+
+    def interrupt_prompt(self):
+        """Ctrl-C until a new prompt comes: one that falls just before the prompt's wait is seen at the next."""
+        for _ in range(int(SECONDS)):
+            self.type(CTRL_C)
+            try:
+                return self.until("\n> ", 1.0)
+            except TimeoutError:
+                continue
+        raise TimeoutError("no prompt after Ctrl-C")
 
     def end(self):
         """The exit code, once everything was read."""
@@ -95,6 +105,9 @@ def test_a_chat(terminal, chain):
     assert "error: context_length_exceeded: " in chat.until("\n> ")
     _, fourth = chat.ask("hello")
     assert fourth == second
+    chat.type(b"half a line")
+    chat.until("half a line")  # read: what is still queued would be dropped by Ctrl-C under readline's hands
+    chat.interrupt_prompt()
     chat.type(CTRL_D)
     assert chat.end() == 0
 
