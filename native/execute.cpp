@@ -17,6 +17,9 @@ uint64_t now_ns() {
 // leave nobody waiting when a panel is much work.
 constexpr int32_t PIECES_FEW_ROWS = 4, PIECES_MANY_ROWS = 32, MANY_ROWS = 16, MOST_PANELS = 32;
 
+// Keys and values of one chunk that a task reads, at most, where it takes several KV heads.
+constexpr size_t CHUNK_BYTES = size_t{256} << 10;
+
 struct Range {
   int32_t begin, end;
 };
@@ -206,6 +209,15 @@ void Step::linears(const BoundOp& op, int thread, uint8_t* own) const {
   }
 }
 
+// KV heads that one task takes at most: as many as the working memory holds, for the tile with the most rows, and as
+// leave the keys and values of two chunks in the second cache.
+int32_t most_heads(const CacheView& cache, int32_t group, const std::vector<Tile>& tiles) {
+  int32_t rows = 1;
+  for (const Tile& tile : tiles) rows = std::max(rows, tile.rows);
+  const auto fit = static_cast<int32_t>(CHUNK_BYTES / (CHUNK_PAGES * cache.pair_bytes()));
+  return std::clamp(std::min(tile_rows(group) / rows, fit), 1, cache.kv_heads);
+}
+
 void Step::attention(const BoundOp& op, uint8_t* own) const {
   const OpRecord& record = *op.record;
   const BufferRecord& out = buffer(record.outs[0]);
@@ -219,16 +231,20 @@ void Step::attention(const BoundOp& op, uint8_t* own) const {
   a.ldo = out.ld, a.heads = heads, a.window = record.ints[2], a.scale = record.floats[0];
   a.index = header.index, a.parent = header.parent, a.tiles = list.data();
   // Too few tiles for the threads: their segments are shared out too. The merge is the same either way.
-  const int32_t base = static_cast<int32_t>(list.size()) * kv_heads;
+  const int32_t most = most_heads(op.cache, heads / kv_heads, list), whole = static_cast<int32_t>(list.size()) * kv_heads;
+  a.task_heads = whole * segments < FEW_TASKS * threads * most ? 1 : most;
+  const int32_t of_tile = (kv_heads + a.task_heads - 1) / a.task_heads, base = static_cast<int32_t>(list.size()) * of_tile;
   const bool few = threads > 1 && base > 0 && base < FEW_TASKS * threads;
   const int32_t parts = few ? std::min(segments, (2 * FEW_TASKS * threads + base - 1) / base) : 1;
   a.partial = partial, a.arrived = arrived;
-  a.segment_floats = segment_floats(op.cache.padded_d, heads / kv_heads), a.task_floats = a.segment_floats * max_segments;
+  a.segment_floats = segment_floats(op.cache.d, heads / kv_heads), a.task_floats = a.segment_floats * max_segments;
   const int32_t tasks = base * parts;
   std::atomic<int32_t>& next = counters(op)->taken;
   auto claim_task = [&]() -> Task {
-    const int32_t number = next.fetch_add(1, std::memory_order_relaxed), tile = number / parts;
-    return number < tasks ? Task{tile / kv_heads, tile % kv_heads, number % parts, parts} : Task{-1, 0, 0, 1};
+    const int32_t number = next.fetch_add(1, std::memory_order_relaxed), task = number / parts;
+    if (number >= tasks) return {-1, 0, 0, 0, 1};
+    const int32_t kv_head = task % of_tile * a.task_heads;
+    return {task / of_tile, kv_head, std::min(a.task_heads, kv_heads - kv_head), number % parts, parts};
   };
   // One is claimed ahead, so that its first keys are on their way while the one before is computed.
   for (Task task = claim_task(); task.tile >= 0;) {

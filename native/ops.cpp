@@ -28,10 +28,10 @@ const OpKernels& op_kernels(Isa isa) {
   return portable::OPS;
 }
 
-size_t attention_scratch_bytes(int d, int group) {
-  const size_t vectors = static_cast<size_t>(tile_rows(group)) * group, padded_d = (d + 15) / 16 * 16;
-  const size_t per_vector = d * 2 + CHUNK_TOKENS * 6 + padded_d * 8 + 16;
-  const size_t pages = 2 * static_cast<size_t>(CHUNK_PAGES) * 32 * padded_d;
+size_t attention_scratch_bytes(const CacheView& c, int group) {
+  const size_t vectors = static_cast<size_t>(tile_rows(group)) * group;
+  const size_t per_vector = key_dims(c.d) * 2 + CHUNK_TOKENS * 6 + padded_dims(c.d) * 8 + 24;
+  const size_t pages = CHUNK_PAGES * (c.k_page + c.v_page);
   return vectors * per_vector + tile_rows(group) * 8 + pages + 16 * 64;  // 16 pieces, each rounded up to 64
 }
 

@@ -6,11 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cache.h"
 #include "linear.h"
 
 namespace octavo {
 
-constexpr int PAGE_TOKENS = 16;      // tokens of one K or V page: the unit inside a block
 constexpr int CHUNK_TOKENS = 128;    // softmax is renewed after each chunk ...
 constexpr int SEGMENT_TOKENS = 512;  // ... and partial results are merged after each segment, both counted from index 0
 constexpr int CHUNK_PAGES = CHUNK_TOKENS / PAGE_TOKENS;
@@ -52,16 +52,6 @@ struct ElementArgs {  // rows of `width`
   float scale;
 };
 
-// Where K and V of one layer live. A block holds, per cache tensor, [page of 16 tokens][kv head][page_bytes].
-//   K page [d / 2][16 tokens][2], V page [8 token pairs][padded d][2], bf16; padded d: a multiple of 16.
-struct CacheView {
-  uint8_t* base;
-  size_t block_bytes, k_offset, v_offset, page_bytes;  // page_bytes = 32 * padded d
-  int32_t kv_heads, d, padded_d, block_tokens;
-  const int32_t* table;  // [slots][max_blocks] of the group
-  int32_t max_blocks;
-};
-
 struct KVWriteArgs {
   CacheView cache;
   const float *k, *v;  // [rows, kv_heads, d]
@@ -73,9 +63,10 @@ struct Tile {
   int32_t row, rows, slot;
 };
 
-// One tile for one KV head, or one of `parts` shares of its segments. tile -1: none.
+// One tile for KV heads [kv_head, kv_head + heads), or one of `parts` shares of its segments. tile -1: none.
+// heads times the tile's rows: at most tile_rows.
 struct Task {
-  int32_t tile, kv_head, part, parts;
+  int32_t tile, kv_head, heads, part, parts;
 };
 
 struct AttentionArgs {
@@ -87,8 +78,9 @@ struct AttentionArgs {
   float scale;
   const int32_t *index, *parent;
   const Tile* tiles;
-  // For tasks in parts: per tile and KV head, room for each segment's result, and how many parts have arrived (the last
-  // merges all segments in order and sets it back to 0).
+  // For tasks in parts: per task, room for each segment's result, and how many parts have arrived (the last merges all
+  // segments in order and sets it back to 0). Tasks of a tile follow one another, task_heads KV heads each.
+  int32_t task_heads;
   float* partial;
   size_t segment_floats, task_floats;
   int32_t* arrived;
@@ -112,10 +104,10 @@ constexpr int tile_rows(int group) {
   const int rows = TILE_VECTORS / group;
   return rows < 1 ? 1 : rows < 4 ? rows : rows / 4 * 4;
 }
-size_t attention_scratch_bytes(int d, int group);
+size_t attention_scratch_bytes(const CacheView& cache, int group);
 // Floats of one segment's result: O, maximum and sum of every vector of a tile.
-constexpr size_t segment_floats(int padded_d, int group) {
-  return (static_cast<size_t>(tile_rows(group)) * group * (padded_d + 2) + 15) / 16 * 16;
+constexpr size_t segment_floats(int d, int group) {
+  return (static_cast<size_t>(tile_rows(group)) * group * (padded_dims(d) + 2) + 15) / 16 * 16;
 }
 
 }  // namespace octavo

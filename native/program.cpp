@@ -8,7 +8,7 @@
 namespace octavo {
 namespace {
 
-constexpr int32_t MAGIC = 0x4f435456, ENCODING = 1;
+constexpr int32_t MAGIC = 0x4f435456, ENCODING = 2;
 
 constexpr std::pair<const char*, OpKind> KINDS[] = {
     {"embed", OpKind::EMBED},
@@ -119,7 +119,8 @@ ProgramRecord decode_program(const int32_t* words, size_t count) {
   for (int32_t n = in.count(); n > 0; --n) {
     CacheRecord c;
     c.name = in.text();
-    c.group = in.word(), c.kv_heads = in.word(), c.d = in.word(), c.padded_d = in.word(), c.keys = in.word() != 0;
+    c.group = in.word(), c.kv_heads = in.word(), c.d = in.word(), c.keys = in.word() != 0;
+    c.type = static_cast<CacheType>(in.word());
     p.caches.push_back(c);
   }
   for (int32_t n = in.count(); n > 0; --n) p.weights.push_back(in.text());

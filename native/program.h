@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "cache.h"
+
 namespace octavo {
 
 enum class OpKind : int32_t {
@@ -34,8 +36,9 @@ struct BufferRecord {
 
 struct CacheRecord {
   std::string name;
-  int32_t group, kv_heads, d, padded_d;
+  int32_t group, kv_heads, d;
   bool keys;  // laid out as K pages, else as V pages (ops.h)
+  CacheType type;
 };
 
 struct OpRecord {

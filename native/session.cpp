@@ -50,12 +50,25 @@ void Session::add_program(const int32_t* words, size_t count) {
   program->record = decode_program(words, count);
   for (const std::string& group : program->record.groups) program->groups.push_back(find_or_add(groups_, group));
   for (const CacheRecord& cache : program->record.caches) {
-    const Tensor tensor = {program->groups.at(cache.group), cache.kv_heads, cache.d, cache.padded_d, cache.keys,
-                           block_bytes_};
-    if (!tensors_.emplace(cache.name, tensor).second) continue;
-    block_bytes_ += static_cast<size_t>(limits_.block_tokens) * cache.kv_heads * cache.padded_d * 2;
+    tensors_.emplace(cache.name, Tensor{program->groups.at(cache.group), cache.kv_heads, cache.d, cache.keys, cache.type, 0, 0});
   }
+  place_caches(program->record);
   programs_.push_back(std::move(program));
+}
+
+// Keys and values of one layer side by side: see cache.h.
+void Session::place_caches(const ProgramRecord& program) {
+  for (const OpRecord& op : program.ops) {
+    if (op.caches.size() != 2) continue;
+    Tensor &k = tensors_.at(program.caches[op.caches[0]].name), &v = tensors_.at(program.caches[op.caches[1]].name);
+    if (k.group != v.group || k.kv_heads != v.kv_heads || k.d != v.d) fail(op.name + ": K and V caches differ in shape");
+    if (k.stride == 0 && v.stride == 0) {
+      k.offset = block_bytes_, v.offset = block_bytes_ + page_bytes(k.type, k.d);
+      k.stride = v.stride = page_bytes(k.type, k.d) + page_bytes(v.type, v.d);
+      block_bytes_ += static_cast<size_t>(limits_.block_tokens / PAGE_TOKENS) * k.kv_heads * k.stride;
+    }
+    if (v.offset != k.offset + page_bytes(k.type, k.d)) fail(op.name + ": its caches belong to other layers");
+  }
 }
 
 void Session::finish() {
@@ -81,8 +94,8 @@ void Session::finish() {
       if (op.record->kind != OpKind::ATTENTION) continue;
       const int group = op.record->ints.at(0) / op.record->ints.at(1);
       tiles_[group] = {};
-      attention_scratch = std::max(attention_scratch, attention_scratch_bytes(op.cache.d, group));
-      segment = std::max(segment, segment_floats(op.cache.padded_d, group));
+      attention_scratch = std::max(attention_scratch, attention_scratch_bytes(op.cache, group));
+      segment = std::max(segment, segment_floats(op.cache.d, group));
     }
   }
   scratch_bytes_ = align(3 * linear_scratch_ + attention_scratch, 4096) + 256;
@@ -189,12 +202,11 @@ void Session::bind_cache(const ProgramRecord& program, BoundOp& op) {
   const OpRecord& r = *op.record;
   const CacheRecord& record = program.caches[r.caches.at(0)];
   const Tensor &k = tensors_.at(record.name), &v = tensors_.at(program.caches[r.caches.at(1)].name);
-  if (k.group != v.group || k.kv_heads != v.kv_heads || k.d != v.d) fail(r.name + ": K and V caches differ in shape");
   CacheView& c = op.cache;
   c.base = cache_.data();
-  c.block_bytes = block_bytes_, c.k_offset = k.offset, c.v_offset = v.offset;
-  c.page_bytes = static_cast<size_t>(PAGE_TOKENS) * k.padded_d * 2;
-  c.kv_heads = k.kv_heads, c.d = k.d, c.padded_d = k.padded_d, c.block_tokens = limits_.block_tokens;
+  c.block_bytes = block_bytes_, c.offset = k.offset, c.k_type = k.type, c.v_type = v.type;
+  c.k_page = page_bytes(k.type, k.d), c.v_page = page_bytes(v.type, v.d);
+  c.kv_heads = k.kv_heads, c.d = k.d, c.block_tokens = limits_.block_tokens;
   c.table = tables_[k.group].data(), c.max_blocks = limits_.max_blocks;
 }
 
@@ -280,33 +292,30 @@ void Session::check_header(const LoadedProgram& p, const Header& h) const {
 // One token's entries in every cache tensor; all sources are read before any target is written.
 void Session::apply_copies(const Header& h) {
   if (h.C == 0) return;
-  std::vector<uint16_t> entries;
+  std::vector<uint8_t> entries;
   for (const auto& item : tensors_) {
     const Tensor& t = item.second;
-    const size_t page_bytes = static_cast<size_t>(PAGE_TOKENS) * t.padded_d * 2;
-    // Element e of head `head` of the token at `index`; null when its block is the null block (behind a window).
-    auto at = [&](int32_t slot, int32_t index, int32_t head, int32_t e) -> uint16_t* {
-      const int32_t* table = tables_[t.group].data() + static_cast<size_t>(slot) * limits_.max_blocks;
-      const int32_t block = table[index / limits_.block_tokens], lane = index % PAGE_TOKENS;
-      if (block == 0) return nullptr;
-      const size_t page = static_cast<size_t>(index % limits_.block_tokens / PAGE_TOKENS) * t.kv_heads + head;
-      auto* values = reinterpret_cast<uint16_t*>(cache_.data() + block * block_bytes_ + t.offset + page * page_bytes);
-      return values + (t.keys ? e / 2 * 2 * PAGE_TOKENS + lane * 2 + e % 2 : (lane / 2 * t.padded_d + e) * 2 + lane % 2);
-    };
+    const size_t entry = entry_bytes(t.type, t.d);
+    entries.resize(entry * t.kv_heads * h.C);
     for (const bool reading : {true, false}) {
-      size_t next = 0;
+      uint8_t* next = entries.data();
       for (int32_t i = 0; i < h.C; ++i) {
         const int32_t* copy = h.copies + 3 * i;
-        for (int32_t head = 0; head < t.kv_heads; ++head) {
-          for (int32_t e = 0; e < t.d; ++e, ++next) {
-            uint16_t* value = at(copy[0], reading ? copy[1] : copy[2], head, e);
-            if (reading) entries.push_back(value ? *value : 0);
-            else if (value) *value = entries[next];
+        const int32_t index = reading ? copy[1] : copy[2];
+        const int32_t block = tables_[t.group][static_cast<size_t>(copy[0]) * limits_.max_blocks + index / limits_.block_tokens];
+        const size_t pages = static_cast<size_t>(index % limits_.block_tokens / PAGE_TOKENS) * t.kv_heads;
+        uint8_t* page = cache_.data() + block * block_bytes_ + t.offset + pages * t.stride;
+        for (int32_t head = 0; head < t.kv_heads; ++head, next += entry, page += t.stride) {
+          if (block == 0) {  // behind a window: there is nothing to take, and nothing is kept
+            if (reading) std::memset(next, 0, entry);
+          } else if (reading) {
+            read_entry(t.type, t.keys, t.d, page, index % PAGE_TOKENS, next);
+          } else {
+            write_entry(t.type, t.keys, t.d, page, index % PAGE_TOKENS, next);
           }
         }
       }
     }
-    entries.clear();
   }
 }
 

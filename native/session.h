@@ -90,9 +90,10 @@ class Session {
 
  private:
   struct Tensor {
-    int32_t group, kv_heads, d, padded_d;
+    int32_t group, kv_heads, d;
     bool keys;
-    size_t offset;
+    CacheType type;
+    size_t offset, stride;  // bytes to its first page in a block, from page to page; 0: no place yet
   };
 
   const HeldWeight& weight(const ProgramRecord& program, int32_t id) const;
@@ -100,6 +101,7 @@ class Session {
   void bind_table(const ProgramRecord& program, BoundOp& op);
   void bind_claims(LoadedProgram& program) const;
   void bind_linears(const ProgramRecord& program, BoundOp& op);
+  void place_caches(const ProgramRecord& program);
   void bind_cache(const ProgramRecord& program, BoundOp& op);
   void place(LoadedProgram& program, int32_t T, int32_t R, int32_t N);
   void check_header(const LoadedProgram& program, const Header& h) const;

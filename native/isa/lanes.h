@@ -3,6 +3,8 @@
 // vf: 16 floats. vp: 16 lanes of two bf16 (the lower address in the low half). Included only by isa/*.cpp; everything
 // has internal linkage, so that no class's code can stand in for another's.
 // dp(acc, x, y) adds x.low * y.low + x.high * y.high to each lane; its rounding is the class's own.
+// vi: 16 int32. evens and odds: the bytes 0 and 2, 1 and 3 of each lane as two int16; idot(acc, x, y): dp of two int16,
+// exact. vstore_i16: to nearest whole numbers, ties to even.
 #pragma once
 #include <cstdint>
 
@@ -59,6 +61,15 @@ OCTAVO_INLINE vp pset(uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)
 OCTAVO_INLINE vf dp(vf acc, vp x, vp y) { return _mm512_dpbf16_ps(acc, (__m512bh)x, (__m512bh)y); }
 OCTAVO_INLINE void vstore_bf16(void* p, vf x) {
   _mm256_storeu_si256(static_cast<__m256i*>(p), (__m256i)_mm512_cvtneps_pbh(x));
+}
+using vi = __m512i;
+OCTAVO_INLINE vi izero() { return _mm512_setzero_si512(); }
+OCTAVO_INLINE vp evens(vp x) { return _mm512_srai_epi16(_mm512_slli_epi16(x, 8), 8); }
+OCTAVO_INLINE vp odds(vp x) { return _mm512_srai_epi16(x, 8); }
+OCTAVO_INLINE vi idot(vi acc, vp x, vp y) { return _mm512_dpwssd_epi32(acc, x, y); }
+OCTAVO_INLINE vf vfloat(vi x) { return _mm512_cvtepi32_ps(x); }
+OCTAVO_INLINE void vstore_i16(void* p, vf x) {
+  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(x)));
 }
 
 #elif defined(__AVX2__)
@@ -132,6 +143,20 @@ OCTAVO_INLINE __m256i bf16_half(__m256 x) {  // in the low halves of the lanes
 }
 OCTAVO_INLINE void vstore_bf16(void* p, vf x) {
   const __m256i packed = _mm256_packus_epi32(bf16_half(x.a), bf16_half(x.b));
+  _mm256_storeu_si256(static_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
+}
+using vi = vp;
+OCTAVO_INLINE vi izero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+OCTAVO_INLINE vp evens(vp x) {
+  return {_mm256_srai_epi16(_mm256_slli_epi16(x.a, 8), 8), _mm256_srai_epi16(_mm256_slli_epi16(x.b, 8), 8)};
+}
+OCTAVO_INLINE vp odds(vp x) { return {_mm256_srai_epi16(x.a, 8), _mm256_srai_epi16(x.b, 8)}; }
+OCTAVO_INLINE vi idot(vi acc, vp x, vp y) {
+  return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(x.a, y.a)), _mm256_add_epi32(acc.b, _mm256_madd_epi16(x.b, y.b))};
+}
+OCTAVO_INLINE vf vfloat(vi x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+OCTAVO_INLINE void vstore_i16(void* p, vf x) {
+  const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));
   _mm256_storeu_si256(static_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
 }
 
@@ -244,6 +269,34 @@ OCTAVO_INLINE void vstore_bf16(void* p, vf x) {
   for (int i = 0; i < LANES; ++i) bits[i] = to_bf16(lanes[i]);
   __builtin_memcpy(p, bits, sizeof bits);
 }
+using vi = vp;
+OCTAVO_INLINE vi izero() { return {}; }
+OCTAVO_INLINE vp evens(vp x) {  // a byte to 16 bits: the low one of each half word
+  OCTAVO_EACH x.q[i] = ((x.q[i] << 24 >> 24) & 0xffff) | (x.q[i] << 8 >> 24 << 16);
+  return x;
+}
+OCTAVO_INLINE vp odds(vp x) {
+  OCTAVO_EACH x.q[i] = ((x.q[i] << 16 >> 24) & 0xffff) | (x.q[i] >> 24 << 16);
+  return x;
+}
+OCTAVO_INLINE vi idot(vi acc, vp x, vp y) {
+  OCTAVO_EACH acc.q[i] += (x.q[i] << 16 >> 16) * (y.q[i] << 16 >> 16) + (x.q[i] >> 16) * (y.q[i] >> 16);
+  return acc;
+}
+OCTAVO_INLINE vf vfloat(vi x) {
+  vf r;
+  OCTAVO_EACH r.q[i] = __builtin_convertvector(x.q[i], f4);
+  return r;
+}
+OCTAVO_INLINE void vstore_i16(void* p, vf x) {  // |x| < 2^22
+  const f4 magic = f4{} + 12582912.0f;
+  int16_t codes[LANES];
+  OCTAVO_EACH {
+    const i4 whole = (i4)(x.q[i] + magic) - (i4)magic;
+    for (int j = 0; j < 4; ++j) codes[4 * i + j] = static_cast<int16_t>(whole[j]);
+  }
+  __builtin_memcpy(p, codes, sizeof codes);
+}
 #undef OCTAVO_EACH
 
 #endif
@@ -273,6 +326,17 @@ OCTAVO_INLINE vf vexp2(vf x) {
   p = vfma(p, f, vset(0x1.62e43p-1f));
   p = vfma(p, f, vset(1.0f));
   return vscale(p, whole);
+}
+
+// The largest |x| of n floats; not a number if one of them is not finite.
+OCTAVO_INLINE float magnitude(const float* x, int n) {
+  vf top = vset(0.0f), zeros = top;
+  for (int i = 0; i < n; i += LANES) {
+    const vf some = n - i < LANES ? vload_n(x + i, n - i) : vload(x + i);
+    top = vmax(top, vmax(some, vsub(vset(0.0f), some)));
+    zeros = vadd(zeros, vmul(some, vset(0.0f)));
+  }
+  return vmaximum(top) + vsum(zeros);
 }
 
 // A row of n floats as bf16.

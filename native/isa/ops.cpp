@@ -1,11 +1,11 @@
-// Row operators of one instruction-set class: norm, rope, element-wise, quantize, KV write. See ops.h.
+// Row operators of one instruction-set class: norm, rope, element-wise, quantize. See ops.h.
 #include "ops.h"
 
-#include "header.h"
 #include "isa/lanes.h"
 
 namespace octavo::OCTAVO_ISA_NAME {
 
+extern void kv_write(const KVWriteArgs&, int row_begin, int row_end);
 extern void attention(const AttentionArgs&, Task task, Task next, uint8_t* scratch);
 extern const OpKernels OPS;
 
@@ -171,38 +171,6 @@ static void glu(const ElementArgs& e, int row_begin, int row_end) {
       const vf gate = load_some(a + at, n);
       return vmul(e.activation == 0 ? silu(gate) : gelu_tanh(gate), load_some(b + at, n));
     });
-  }
-}
-
-typedef uint32_t __attribute__((may_alias)) pair;
-constexpr int ROUND_AT_ONCE = 64;  // dims of a head that are rounded before they are spread over the page
-
-static void write_entry(const float* k, const float* v, int d, int padded_d, int lane, uint8_t* k_page, uint8_t* v_page) {
-  auto* keys = reinterpret_cast<pair*>(k_page) + lane;
-  auto* values = reinterpret_cast<uint16_t*>(v_page) + lane / 2 * padded_d * 2 + lane % 2;
-  uint16_t rounded[ROUND_AT_ONCE];
-  for (int begin = 0; begin < d; begin += ROUND_AT_ONCE) {
-    const int n = d - begin < ROUND_AT_ONCE ? d - begin : ROUND_AT_ONCE;
-    round_row(k + begin, rounded, n);
-    for (int i = 0; i < n; i += 2) keys[(begin + i) / 2 * PAGE_TOKENS] = rounded[i] | static_cast<uint32_t>(rounded[i + 1]) << 16;
-    round_row(v + begin, rounded, n);
-    for (int i = 0; i < n; ++i) values[(begin + i) * 2] = rounded[i];
-  }
-}
-
-static void kv_write(const KVWriteArgs& a, int row_begin, int row_end) {
-  const CacheView& c = a.cache;
-  for (int row = row_begin; row < row_end; ++row) {
-    if (a.flags[row] & FLAG_NO_WRITE) continue;
-    const int index = a.index[row];
-    const int block = c.table[static_cast<size_t>(a.slot[a.request[row]]) * c.max_blocks + index / c.block_tokens];
-    const size_t page = static_cast<size_t>(index % c.block_tokens / PAGE_TOKENS) * c.kv_heads * c.page_bytes;
-    uint8_t* base = c.base + block * c.block_bytes + page;
-    for (int h = 0; h < c.kv_heads; ++h) {
-      const size_t at = (static_cast<size_t>(row) * c.kv_heads + h) * c.d;
-      uint8_t *k_page = base + c.k_offset + h * c.page_bytes, *v_page = base + c.v_offset + h * c.page_bytes;
-      write_entry(a.k + at, a.v + at, c.d, c.padded_d, index % PAGE_TOKENS, k_page, v_page);
-    }
   }
 }
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from octavo.errors import UsageError
 
 MAX_COUNT = 2**30  # stays far inside an int32
 MAX_THREADS = 1024
 MAX_PLANS = 64  # each has a header of its own
+KVDType = Literal["auto", "bf16", "i8"]
 COUNTS = (
     "threads",
     "max_num_seqs",
@@ -26,6 +27,8 @@ COUNTS = (
 class EngineConfig:
     """Every field is also a keyword of LLM(), a flag, an OCTAVO_ variable and a key of --config. None: chosen at load.
 
+    kv_dtype: how keys and values are stored; auto: bf16, or what the reference executor computes in.
+
     kv_memory in bytes. num_blocks overrides kv_memory. plans_outstanding: steps planned before the first commits.
     Raises UsageError that names a limit out of its range.
     """
@@ -33,6 +36,7 @@ class EngineConfig:
     model: str
     executor: Literal["native", "reference"] = "native"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    kv_dtype: KVDType = "auto"
     threads: int | None = None
     isa: str | None = None
     max_num_seqs: int = 64
@@ -52,6 +56,8 @@ class EngineConfig:
             raise UsageError(
                 f"enable_prefix_caching must be true or false, not {wrong!r}", param="enable_prefix_caching"
             )
+        if self.kv_dtype not in get_args(KVDType):
+            raise UsageError(f"kv_dtype {self.kv_dtype!r} is not one of auto, bf16, i8", param="kv_dtype")
         for name in (*COUNTS, "kv_memory"):
             value = getattr(self, name)
             if value is None:

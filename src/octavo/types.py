@@ -6,7 +6,7 @@ Plain frozen data and protocols; no torch, no numpy, no I/O.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -16,15 +16,19 @@ DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "i8": 1}
 
 @dataclass(frozen=True, slots=True)
 class CacheTensor:
-    """One cache tensor of one program. `elements` is per token (full, window) or per sequence (state)."""
+    """One cache tensor of one program. `elements` is per token (full, window) or per sequence (state).
+
+    scales: f32 scales beside them, of an i8 tensor: one per KV head (docs/program.md).
+    """
 
     name: str
     elements: int
     dtype: str = "bf16"
+    scales: int = 0
 
     @property
     def bytes(self) -> int:
-        return self.elements * DTYPE_BYTES[self.dtype]
+        return self.elements * DTYPE_BYTES[self.dtype] + self.scales * DTYPE_BYTES["f32"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,11 @@ class KVGroup:
     def bytes_per_token(self) -> int:
         """Bytes that one token adds (0 for `state`, whose size does not grow)."""
         return 0 if self.rule == "state" else sum(tensor.bytes for tensor in self.tensors)
+
+
+def kv_storage(groups: Iterable[KVGroup]) -> str:
+    """Storage types of all cache tensors, for Numerics.kv: one name, or several joined by +."""
+    return "+".join(sorted({tensor.dtype for group in groups for tensor in group.tensors})) or "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,7 @@ KINDS = {
     str: ("a", "b", "c"),
 }
 CHOICES = {
+    "kv-dtype": ("i8", "bf16", "i8"),
     "executor": ("native", "reference", "native"),
     "dtype": ("auto", "float32", "bfloat16"),
     "isa": ("avx2", "portable", "avx512"),

@@ -163,6 +163,31 @@ def test_drafts(name, model, vocab, plain, mode):
     house.close()
 
 
+def test_i8_cache(tmp_path):
+    """The same with keys and values in int8: company, chunks, poison, hits, trees of drafts."""
+    model, vocab = write_odd(tmp_path), ODD["vocab_size"]
+    house = House(model, kv_dtype="i8", enable_prefix_caching=False)
+    plain = house.run([subjects(vocab)[0]])
+    for each in subjects(vocab)[1:]:
+        run = house.run([each])
+        plain.outputs |= run.outputs
+        plain.rows |= run.rows
+    assert "/kv-i8/" in house.parts.runner.loaded.numerics
+    house.close()
+    crowd = House(model, kv_dtype="i8", poison=True, max_num_batched_tokens=37, block_tokens=32)
+    check(crowd.run([*subjects(vocab), *company(vocab, 12, 3)]), plain, ids=plain.outputs)
+    again = crowd.run(fresh(subjects(vocab)))
+    assert again.stats["hits"] > 0
+    check(again, plain)
+    crowd.close()
+    drafter = SteeredDrafter("tree", plain.outputs, *SIZES["odd"])
+    trees = House(model, kv_dtype="i8", drafter=drafter, poison=True, threads=1)
+    run = trees.run(subjects(vocab))
+    assert run.stats["drafts_accepted"] > 0 and run.stats["copies"] > 0
+    check(run, plain)
+    trees.close()
+
+
 def test_seeds_decide_and_nothing_else(model, vocab):
     house = House(model)
     [prompt] = prompts(vocab, [30], seed=5)

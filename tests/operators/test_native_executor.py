@@ -17,8 +17,12 @@ LIMITS = Limits(64, 64, 2, 64, 9, 16)
 TABLES = [0, 0, 0, 4, 5, 2, 7, 1, 1, 0, 0, 4, 3, 8, 4, 6]
 
 
+def kinds_of(program, tensors):
+    return {name: tensors[name].kind for name in program.weights}
+
+
 def lowered(program, tensors):
-    return executor_for("native").lower(program, {name: tensors[name].kind for name in program.weights})
+    return executor_for("native").lower(program, kinds_of(program, tensors))
 
 
 def open_programs(programs, tensors, limits=LIMITS, **options):
@@ -83,8 +87,11 @@ def test_block_bytes_are_those_of_the_session(block_tokens):
     limits = Limits(64, 64, 2, 64, 9, block_tokens)
     held = open_programs(programs, tensors, limits).cache_bytes()
     assert held.shape == (9, executor_for("native").block_bytes(programs, block_tokens))
-    # Two layers, K and V, three heads of 24, kept as 32, in bf16.
+    # Two layers, K and V, three heads of 24, kept as 32, in bf16; in i8 with a scale each.
     assert held.shape[1] == 2 * 2 * 3 * 32 * 2 * block_tokens
+    i8 = {"main": executor_for("native").lower(program, kinds_of(program, tensors), kv_dtype="i8")}
+    held = open_programs(i8, tensors, limits).cache_bytes()
+    assert held.shape[1] == executor_for("native").block_bytes(i8, block_tokens) == 2 * 2 * 3 * (32 + 4) * block_tokens
 
 
 def drafter(tensors):

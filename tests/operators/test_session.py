@@ -1,6 +1,7 @@
 """Native sessions on a tiny odd model: close to the reference, and bit-equal to themselves whatever the step."""
 
 import os
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,8 +16,16 @@ native = pytest.importorskip("octavo.backends.native.executor", reason="the nati
 LENGTH = 150  # two chunks of attention; positions far apart
 
 
-@pytest.fixture(scope="module", params=native.usable_isas())
-def isa(request):
+class Kind(NamedTuple):
+    isa: str
+    kv: str
+
+
+KINDS = [Kind(isa, kv) for isa in native.usable_isas() for kv in ("bf16", "i8")]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids="-".join)
+def kind(request):
     return request.param
 
 
@@ -26,41 +35,50 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def whole(model, isa):
+def whole(model, kind):
     """Logits of the whole prompt, computed in one step on one thread."""
-    logits = stepper(model, isa).prompt(prompt(LENGTH))
+    logits = stepper(model, kind).prompt(prompt(LENGTH))
     assert np.isfinite(logits).all() and logits.std() > 0.5
     return logits
 
 
-def stepper(model, isa, *, threads=1, **options):
-    return Stepper(Forced(isa, threads), *model, **options)
+def stepper(model, kind, *, threads=1, **options):
+    return Stepper(Forced(kind.isa, threads, kind.kv), *model, **options)
 
 
-def test_logits_are_close_to_the_reference(model, whole):
-    want = Stepper(executor_for("reference", "bfloat16"), *model).prompt(prompt(LENGTH))
+class Reference:
+    def __init__(self, kv):
+        self.inner, self.kv = executor_for("reference", "bfloat16"), kv
+        self.open = self.inner.open
+
+    def lower(self, program, kinds):
+        return self.inner.lower(program, kinds, kv_dtype=self.kv)
+
+
+def test_logits_are_close_to_the_reference(model, kind, whole):
+    want = Stepper(Reference(kind.kv), *model).prompt(prompt(LENGTH))
     error = np.sqrt(np.mean((whole - want) ** 2)) / want.std()
     assert error < 0.03
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 16, 149])
-def test_chunks_change_no_bit(model, isa, whole, chunk):
-    assert np.array_equal(stepper(model, isa).prompt(prompt(LENGTH), chunk=chunk), whole)
+def test_chunks_change_no_bit(model, kind, whole, chunk):
+    assert np.array_equal(stepper(model, kind).prompt(prompt(LENGTH), chunk=chunk), whole)
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_threads_change_no_bit(model, isa, whole, threads):
-    many = stepper(model, isa, threads=threads)
+def test_threads_change_no_bit(model, kind, whole, threads):
+    many = stepper(model, kind, threads=threads)
     assert np.array_equal(many.prompt(prompt(LENGTH)), whole)
     assert np.array_equal(many.prompt(prompt(LENGTH), slot=1, chunk=3), whole)
 
 
 @pytest.mark.parametrize("window", [None, 700])
-def test_a_long_context_shared_among_threads_has_the_bits_of_one(isa, window):
+def test_a_long_context_shared_among_threads_has_the_bits_of_one(kind, window):
     """One request of three segments leaves fewer tasks than threads: its segments are shared out."""
     long_model = odd_model(**({"sliding_window": window, "architectures": ["MistralForCausalLM"]} if window else {}))
     tokens = prompt(1100)
-    alone, shared = (stepper(long_model, isa, threads=threads, length=1120) for threads in (1, 3))
+    alone, shared = (stepper(long_model, kind, threads=threads, length=1120) for threads in (1, 3))
     want = alone.prompt(tokens, chunk=550)
     assert np.array_equal(shared.prompt(tokens, chunk=550), want)
     for at in (1023, 1024, 1099):
@@ -68,13 +86,13 @@ def test_a_long_context_shared_among_threads_has_the_bits_of_one(isa, window):
         assert np.array_equal(again[0], want[at])
 
 
-def test_block_size_changes_no_bit(model, isa, whole):
-    assert np.array_equal(stepper(model, isa, block_tokens=32).prompt(prompt(LENGTH), chunk=7), whole)
+def test_block_size_changes_no_bit(model, kind, whole):
+    assert np.array_equal(stepper(model, kind, block_tokens=32).prompt(prompt(LENGTH), chunk=7), whole)
 
 
-def test_batch_mates_change_no_bit(model, isa, whole):
+def test_batch_mates_change_no_bit(model, kind, whole):
     tokens = prompt(LENGTH)
-    batch = stepper(model, isa, threads=2)
+    batch = stepper(model, kind, threads=2)
     got = []
     for at in range(0, LENGTH, 10):
         mates = [Run(1, at, tuple(prompt(10, seed=1 + at))), Run(2, at // 10, (at % VOCABULARY,))]
@@ -83,9 +101,9 @@ def test_batch_mates_change_no_bit(model, isa, whole):
     assert np.array_equal(np.concatenate(got), whole)
 
 
-def test_no_write_recomputes_a_row_from_the_cache(model, isa, whole):
+def test_no_write_recomputes_a_row_from_the_cache(model, kind, whole):
     tokens = prompt(LENGTH)
-    steps = stepper(model, isa)
+    steps = stepper(model, kind)
     steps.prompt(tokens)
     again = steps.step(Run(0, LENGTH - 1, (tokens[-1],), no_write=(0,)))
     assert np.array_equal(again[0], whole[-1])
@@ -96,10 +114,10 @@ def test_no_write_recomputes_a_row_from_the_cache(model, isa, whole):
 
 
 @pytest.mark.parametrize("start", [17, 126, 511])
-def test_a_tree_row_has_the_bits_of_plain_decoding(model, isa, start):
+def test_a_tree_row_has_the_bits_of_plain_decoding(model, kind, start):
     """Drafts: 1 and 2 follow token 0, 3 follows 1, 4 follows 2, 5 follows 3. Then the path 1, 3, 5 is accepted."""
     tokens, drafts, parents = prompt(start + 1), (7, 9, 11, 13, 17), (-1, 0, 0, 1, 2, 3)
-    steps = stepper(model, isa, threads=2, length=600)
+    steps = stepper(model, kind, threads=2, length=600)
     steps.prompt(tokens[:-1])
     steps.prompt(tokens[:-1], slot=1)
     steps.prompt(tokens[:-1], slot=2)
@@ -113,9 +131,9 @@ def test_a_tree_row_has_the_bits_of_plain_decoding(model, isa, start):
     assert np.array_equal(after[0], long[4])
 
 
-def test_copies_read_everything_before_they_write(model, isa):
+def test_copies_read_everything_before_they_write(model, kind):
     tokens = prompt(40)
-    steps = stepper(model, isa)
+    steps = stepper(model, kind)
     want = steps.prompt(tokens)[-1]
     steps.prompt(tokens, slot=1)
     together = steps.step(Run(0, 39, (tokens[-1],)), copies=[(0, 3, 20), (0, 20, 5)])[0]
@@ -125,8 +143,8 @@ def test_copies_read_everything_before_they_write(model, isa):
     assert np.array_equal(together, apart)
 
 
-def test_a_profile_names_every_operator(model, isa):
-    steps = stepper(model, isa, threads=2)
+def test_a_profile_names_every_operator(model, kind):
+    steps = stepper(model, kind, threads=2)
     session = steps.session
     session.profile("main", on=True)
     steps.prompt(prompt(40))
@@ -137,8 +155,8 @@ def test_a_profile_names_every_operator(model, isa):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_child_gets_threads_of_its_own(model, isa, whole):
-    steps = stepper(model, isa, threads=2)
+def test_a_forked_child_gets_threads_of_its_own(model, kind, whole):
+    steps = stepper(model, kind, threads=2)
     steps.prompt(prompt(LENGTH))
     child = os.fork()
     if child == 0:
@@ -147,16 +165,16 @@ def test_a_forked_child_gets_threads_of_its_own(model, isa, whole):
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_empty_steps_run(model, isa, whole):
-    steps = stepper(model, isa, threads=2)
+def test_empty_steps_run(model, kind, whole):
+    steps = stepper(model, kind, threads=2)
     assert steps.step().shape == (0, VOCABULARY)
     tokens = prompt(LENGTH)
     assert steps.step(Run(0, 0, tuple(tokens[:-1]), logits_from=LENGTH - 1)).shape == (0, VOCABULARY)
     assert np.array_equal(steps.step(Run(0, LENGTH - 1, (tokens[-1],)))[0], whole[-1])
 
 
-def test_a_wrong_header_is_refused_and_runs_nothing(model, isa):
-    steps = stepper(model, isa)
+def test_a_wrong_header_is_refused_and_runs_nothing(model, kind):
+    steps = stepper(model, kind)
     for run in (Run(0, 0, (VOCABULARY,)), Run(99, 0, (1,)), Run(0, 10**6, (1,))):
         with pytest.raises(EngineError, match="main: header"):
             steps.step(run)
@@ -164,4 +182,4 @@ def test_a_wrong_header_is_refused_and_runs_nothing(model, isa):
 
 def test_an_unknown_class_is_refused_by_name(model):
     with pytest.raises(ResourceError, match=r"avx9000.*portable"):
-        stepper(model, "avx9000")
+        stepper(model, Kind("avx9000", "bf16"))

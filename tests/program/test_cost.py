@@ -12,7 +12,9 @@ from octavo.program.report import explain_rows, explain_totals
 from octavo.types import StepShape
 
 
-def program_of(architecture, layers, hidden, heads, kv_heads, head_dim, inner, vocab, *, tied=False, **fields):
+def program_of(
+    architecture, layers, hidden, heads, kv_heads, head_dim, inner, vocab, *, tied=False, kv_dtype="bf16", **fields
+):
     mapping = {
         "architectures": [f"{architecture}ForCausalLM"],
         "num_hidden_layers": layers,
@@ -28,7 +30,7 @@ def program_of(architecture, layers, hidden, heads, kv_heads, head_dim, inner, v
         **fields,
     }
     plain = program_for(ModelConfig.from_mapping(mapping))
-    return lower(plain, default_kinds(plain))
+    return lower(plain, default_kinds(plain), kv_dtype=kv_dtype)
 
 
 # name -> (shape, KV bytes a token in bf16, parameters or None)
@@ -140,3 +142,14 @@ def test_explain_is_made_of_the_operators():
     assert qkv.outs == (("0.q", "[T, 128]"), ("0.k", "[T, 64]"), ("0.v", "[T, 64]"))
     assert qkv.weights[0] == ("0.wq", (128, 64), "bf16")
     assert qkv.parts == ("linear", "linear", "linear")
+
+
+def test_an_i8_cache_counts_its_scales():
+    shape, bf16, _ = TIED["SmolLM2-135M"]
+    program = program_of(*shape, tied=True, kv_dtype="i8")
+    [group] = program.groups
+    assert group.bytes_per_token == bf16 // 2 + 30 * 2 * 3 * 4
+    writes = [op_cost(program, op, StepShape.decode(2, 100)).cache_bytes for op in program.ops if op.kind == "kv_write"]
+    assert writes == [2 * 2 * 3 * (64 + 4)] * 30
+    reads = [op for op in program.ops if op.kind == "fused.attention"]
+    assert op_cost(program, reads[0], StepShape.decode(1, 100)).cache_bytes == 101 * 2 * 3 * (64 + 4)

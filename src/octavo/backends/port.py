@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from octavo.config import KVDType
 from octavo.program.ir import Program
 from octavo.types import Numerics
 from octavo.weights.kinds import Tensor
@@ -56,8 +57,9 @@ class Session(Protocol):
 class Executor(Protocol):
     name: str
 
-    def lower(self, program: Program, kinds: Mapping[str, str]) -> Program:
-        """The program as this executor runs it. `kinds`: weight name -> kind in memory."""
+    def lower(self, program: Program, kinds: Mapping[str, str], *, kv_dtype: KVDType = "auto") -> Program:
+        """The program as this executor runs it. `kinds`: weight name -> kind in memory. kv_dtype: how keys and values
+        are stored; auto is what the executor computes in."""
 
     def block_bytes(self, programs: Mapping[str, Program], block_tokens: int) -> int:
         """Bytes of one KV block over all groups and programs, padding included."""

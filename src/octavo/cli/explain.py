@@ -15,7 +15,7 @@ from octavo.errors import ConfigError, UsageError, in_file
 from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.program.ir import Program
-from octavo.program.lower import default_kinds, lower
+from octavo.program.lower import CacheDType, default_kinds, lower
 from octavo.program.report import PROMPT_TOKENS, ExplainRow, explain_rows, explain_totals
 from octavo.runner.model import model_config, plain_program
 from octavo.weights import fetch
@@ -30,12 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     parser.add_argument("--plain", action="store_true", help="the program as the model family wrote it")
     parser.add_argument("--layers", metavar="A[:B]", help="only the operators of these layers")
     parser.add_argument("--context", type=int, default=0, metavar="N", help="tokens in the cache before the one token")
+    parser.add_argument("--kv-dtype", choices=("bf16", "i8"), default="bf16", help="how keys and values are stored")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.context < 0:
         raise UsageError("--context is at least 0", param="context")
-    program = load_program(args.model, plain=args.plain)
+    program = load_program(args.model, plain=args.plain, kv_dtype=args.kv_dtype)
     shown = [row for row in explain_rows(program, args.context) if _in_layers(row, args.layers)]
     if not shown:
         raise UsageError(f"--layers {args.layers}: this model has no such layer", param="layers")
@@ -54,19 +55,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def load_program(model: str, *, plain: bool = False) -> Program:
+def load_program(model: str, *, plain: bool = False, kv_dtype: CacheDType = "bf16") -> Program:
     """The native executor's program of a model, or of a bare configuration."""
     config_file = _bare_config(model)
     if config_file is not None:
         with in_file(config_file):
             program = program_for(ModelConfig.from_mapping(_read(config_file)))
-        return program if plain else lower(program, default_kinds(program))
+        return program if plain else lower(program, default_kinds(program), kv_dtype=kv_dtype)
     with closing(open_checkpoint(fetch.resolve(model))) as checkpoint:
         program = plain_program(checkpoint, model_config(checkpoint))
         sources = match(program.weights, checkpoint)
         kinds = {name: checkpoint.kind_of(source) for name, source in sources.items()}
         sizes = {name: checkpoint.stored_bytes(source) for name, source in sources.items()}
-        return program if plain else lower(program, kinds, sizes)
+        return program if plain else lower(program, kinds, sizes, kv_dtype=kv_dtype)
 
 
 def _bare_config(model: str) -> Path | None:

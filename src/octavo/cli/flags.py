@@ -80,6 +80,7 @@ def number(text: str) -> float:
 ENGINE_FLAGS: tuple[Flag, ...] = (
     Flag("executor", "native kernels, or the torch reference", choices=("native", "reference"), default="native"),
     Flag("dtype", "of the reference executor", choices=("auto", "float32", "bfloat16"), default="auto"),
+    Flag("kv-dtype", "how keys and values are stored", choices=("auto", "bf16", "i8"), default="auto"),
     Flag("threads", "kernel threads (default: physical cores)", whole),
     Flag("isa", "force an instruction-set class of the native kernels", choices=("portable", "avx2", "avx512", "amx")),
     Flag("max-num-seqs", "requests that run at once", whole, default=64),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from octavo.errors import EngineError
 from octavo.program.ir import Op, Program, Weight
-from octavo.types import DTYPE_BYTES, StepShape
+from octavo.types import StepShape
 
 _VALUE_BYTES = {"f32": 4, "act": 4, "i32": 4, "bf16": 2, "token": 0}
 # Bytes per element of a matrix whose size in memory is not known; scales of i8 and u4 at group 32 with f16 pairs.
@@ -165,12 +165,7 @@ def _attention(program: Program, op: Op, shape: StepShape, hidden: Mapping[str, 
 def _entry_bytes(program: Program, op: Op) -> int:
     """Bytes that one token has in the two caches of an operator."""
     names = {op.attrs["cache_k"], op.attrs["cache_v"]}
-    return sum(
-        tensor.elements * DTYPE_BYTES[tensor.dtype]
-        for group in program.groups
-        for tensor in group.tensors
-        if tensor.name in names
-    )
+    return sum(tensor.bytes for group in program.groups for tensor in group.tensors if tensor.name in names)
 
 
 def _integer(op: Op, name: str) -> int:

@@ -1,6 +1,6 @@
 """A lowered program as flat little-endian int32 words: besides weights the only thing that native code gets.
 
-    magic, version, name | groups: name | caches: name, group, kv heads, d, padded d, is key | weights: name | regions
+    magic, version, name | groups: name | caches: name, group, kv heads, d, is key, dtype | weights: name | regions
     buffers: name, kind, header field, dtype, symbol, a, b, width, ld, region
     ops: kind, name, barrier, ins, outs, weights, caches, ints, floats            (ids into the lists above)
 
@@ -20,7 +20,7 @@ from octavo.errors import UnsupportedError
 from octavo.program.arena import Arena, place, rows_of, width_of
 from octavo.program.ir import Buffer, Op, Program
 
-MAGIC, VERSION = 0x4F435456, 1
+MAGIC, VERSION = 0x4F435456, 2
 HEADER_IDS = {
     name: i for i, name in enumerate(("token", "position", "index", "request", "adapter", "source_row", "logit_row"))
 }
@@ -29,26 +29,31 @@ FOREIGN = 3
 DTYPES = {"f32": 0, "bf16": 1, "i32": 2}
 SYMBOLS = {"T": 1, "R": 2, "N": 3}
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
-LANES = 16  # V rows are padded to whole vectors
+CACHE_DTYPES = {"bf16": 0, "i8": 1}
+PAGE_TOKENS = 16  # of the caches' layout: a block holds whole pages
+LANES = 16  # rows of V are padded to whole vectors, and K with them
 
 ROW_OPS = ("embed", "norm", "fused.norm", "add", "concat", "glu", "quantize", "rope_angles", "rope", "kv_write")
 
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """How one cache tensor is laid out: tokens of a block times kv_heads times padded_d bf16 values."""
+    """How one cache tensor is laid out: native/ops.h, CacheView."""
 
     group: int
     kv_heads: int
     d: int
     keys: bool
+    dtype: str
 
     @property
-    def padded_d(self) -> int:
-        return -(-self.d // LANES) * LANES
+    def page_bytes(self) -> int:
+        """Of 16 tokens of one KV head."""
+        padded_d = -(-self.d // LANES) * LANES
+        return PAGE_TOKENS * (padded_d + 4 if self.dtype == "i8" else padded_d * 2)
 
     def block_bytes(self, block_tokens: int) -> int:
-        return block_tokens * self.kv_heads * self.padded_d * 2
+        return block_tokens // PAGE_TOKENS * self.kv_heads * self.page_bytes
 
 
 def cache_shapes(program: Program) -> dict[str, CacheShape]:
@@ -62,11 +67,13 @@ def cache_shapes(program: Program) -> dict[str, CacheShape]:
         for attr in ("cache_k", "cache_v"):
             tensor = tensors[str(op.attrs[attr])]
             d, rest = divmod(tensor.elements, kv_heads)
-            if rest or d % 2 or tensor.dtype != "bf16":
+            if rest or tensor.dtype not in CACHE_DTYPES:
                 raise UnsupportedError(
                     f"{tensor.name}: a cache of {kv_heads} heads, {tensor.elements} x {tensor.dtype}"
                 )
-            shapes[tensor.name] = CacheShape(program.cache_group[tensor.name], kv_heads, d, attr == "cache_k")
+            shapes[tensor.name] = CacheShape(
+                program.cache_group[tensor.name], kv_heads, d, attr == "cache_k", tensor.dtype
+            )
     return shapes
 
 
@@ -131,7 +138,7 @@ class _Ids:
 
 def _put_cache(words: _Words, name: str, shape: CacheShape) -> None:
     words.text(name)
-    words.put(shape.group, shape.kv_heads, shape.d, shape.padded_d, int(shape.keys))
+    words.put(shape.group, shape.kv_heads, shape.d, int(shape.keys), CACHE_DTYPES[shape.dtype])
 
 
 def _put_buffer(words: _Words, buffer: Buffer, arena: Arena, written: bool) -> None:

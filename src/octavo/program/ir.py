@@ -15,7 +15,7 @@ from octavo.types import KVGroup, StepShape
 
 Scalar = int | float | str | bool | None | tuple[int, ...] | tuple[float, ...]
 Symbol = Literal["T", "R", "N"]
-DType = Literal["f32", "bf16", "act", "i32", "token"]
+DType = Literal["f32", "bf16", "i8", "act", "i32", "token"]
 BufferKind = Literal["header", "value", "export", "cache", "slot"]
 
 

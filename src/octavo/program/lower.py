@@ -10,15 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal, cast
 
 from octavo.errors import ConfigError, EngineError
-from octavo.program.ir import Buffer, DType, Op, Program, Scalar
-from octavo.types import CacheTensor, KVGroup
+from octavo.program.ir import Buffer, Op, Program, Scalar
+from octavo.types import CacheTensor
+
+CacheDType = Literal["f32", "bf16", "i8"]
 
 
-def lower(program: Program, kinds: Mapping[str, str], stored_bytes: Mapping[str, int] | None = None) -> Program:
-    """All passes, with bf16 activations and bf16 caches."""
-    return fuse(quantize(bind(program, kinds, stored_bytes)))
+def lower(
+    program: Program,
+    kinds: Mapping[str, str],
+    stored_bytes: Mapping[str, int] | None = None,
+    *,
+    kv_dtype: CacheDType = "bf16",
+) -> Program:
+    """All passes, with bf16 activations and caches of `kv_dtype`."""
+    return fuse(store_caches(quantize(bind(program, kinds, stored_bytes)), kv_dtype))
 
 
 def default_kinds(program: Program) -> dict[str, str]:
@@ -38,7 +47,7 @@ def bind(program: Program, kinds: Mapping[str, str], stored_bytes: Mapping[str, 
 
 
 def quantize(program: Program, activations: str = "bf16") -> Program:
-    """Puts a quantize before the input of every linear, once a value, and stores K and V in the same type.
+    """Puts a quantize before the input of every linear, once a value, and stores K and V as bf16.
 
     A value declared `act` keeps its name for the quantized form; what was computed in f32 becomes "NAME.f32".
     """
@@ -67,27 +76,27 @@ def quantize(program: Program, activations: str = "bf16") -> Program:
         if buffer.dtype == "act":
             buffers[name] = replace(buffer, dtype="f32")
     program = replace(program, ops=tuple(ops), buffers=buffers, stage="quantized")
-    return store_caches(program, activations)
+    return store_caches(program, "bf16")
 
 
-def store_caches(program: Program, dtype: str) -> Program:
-    """The same program with every cache tensor stored as `dtype`."""
-    groups = tuple(
-        KVGroup(
-            group.name,
-            group.rule,
-            group.window,
-            group.tail,
-            tuple(CacheTensor(tensor.name, tensor.elements, dtype) for tensor in group.tensors),
-        )
-        for group in program.groups
-    )
-    stored: DType = "bf16" if dtype == "bf16" else "f32"
+def store_caches(program: Program, dtype: CacheDType) -> Program:
+    """The same program with every cache tensor stored as `dtype`. i8: with one f32 scale a token and KV head."""
+    heads = {str(op.attrs[name]): cast(int, op.attrs["kv_heads"]) for op in program.ops for name in _caches_of(op)}
+
+    def stored(tensor: CacheTensor) -> CacheTensor:
+        return CacheTensor(tensor.name, tensor.elements, dtype, heads[tensor.name] if dtype == "i8" else 0)
+
+    groups = tuple(replace(group, tensors=tuple(map(stored, group.tensors))) for group in program.groups)
     buffers = {
-        name: replace(buffer, dtype=stored) if buffer.kind == "cache" else buffer
+        name: replace(buffer, dtype=dtype) if buffer.kind == "cache" else buffer
         for name, buffer in program.buffers.items()
     }
     return replace(program, groups=groups, buffers=buffers)
+
+
+def _caches_of(op: Op) -> tuple[str, ...]:
+    """Names of the attributes that name caches."""
+    return tuple(name for name in ("cache_k", "cache_v") if name in op.attrs)
 
 
 def fuse(program: Program) -> Program:

@@ -114,7 +114,10 @@ class Runner:
         max_model_len = _context_length(config, model)
         plain = {TARGET: _tapped(plain_program(checkpoint, model, max_model_len), drafter.taps), **drafter.programs}
         source = WeightSource(plain, checkpoint, drafter)
-        programs = {name: executor.lower(program, source.kinds(program)) for name, program in plain.items()}
+        programs = {
+            name: executor.lower(program, source.kinds(program), kv_dtype=config.kv_dtype)
+            for name, program in plain.items()
+        }
         demand = Demand(
             block_bytes=executor.block_bytes(programs, config.block_tokens),
             block_tokens=config.block_tokens,

@@ -14,11 +14,12 @@ import numpy as np
 from octavo import _native
 from octavo.backends.native.session import NativeSession
 from octavo.backends.port import Limits, WeightStream
+from octavo.config import KVDType
 from octavo.errors import EngineError, ResourceError, UnsupportedError, UsageError
 from octavo.program.encode import cache_shapes, encode
 from octavo.program.ir import Program
 from octavo.program.lower import lower
-from octavo.types import Numerics
+from octavo.types import Numerics, kv_storage
 from octavo.weights.kinds import Tensor
 
 VERSION = 1
@@ -32,8 +33,8 @@ class NativeExecutor:
 
     name = "native"
 
-    def lower(self, program: Program, kinds: Mapping[str, str]) -> Program:
-        return lower(program, kinds)
+    def lower(self, program: Program, kinds: Mapping[str, str], *, kv_dtype: KVDType = "auto") -> Program:
+        return lower(program, kinds, kv_dtype="bf16" if kv_dtype == "auto" else kv_dtype)
 
     def block_bytes(self, programs: Mapping[str, Program], block_tokens: int) -> int:
         shapes = {name: shape for program in programs.values() for name, shape in cache_shapes(program).items()}
@@ -135,4 +136,5 @@ def _add_weight(native: Any, name: str, tensor: Tensor) -> None:
 
 def _numerics(programs: Mapping[str, Program], isa: str) -> Numerics:
     kinds = {weight.kind for program in programs.values() for weight in program.weights.values()}
-    return Numerics("native", tuple(sorted(kind or "unbound" for kind in kinds)), "bf16", "bf16", isa, VERSION)
+    kv = kv_storage(group for program in programs.values() for group in program.groups)
+    return Numerics("native", tuple(sorted(kind or "unbound" for kind in kinds)), "bf16", kv, isa, VERSION)

@@ -15,10 +15,11 @@ from octavo.backends.port import Limits, WeightStream
 from octavo.backends.reference.operators import OPERATORS
 from octavo.backends.reference.step import Pages, PageShape, Step, block_bytes
 from octavo.backends.reference.tensors import to_float
+from octavo.config import KVDType
 from octavo.errors import EngineError, UnsupportedError
 from octavo.program.ir import Program
-from octavo.program.lower import bind, lower
-from octavo.types import Numerics
+from octavo.program.lower import bind, lower, store_caches
+from octavo.types import CacheTensor, Numerics, kv_storage
 
 VERSION = 1
 
@@ -31,11 +32,13 @@ class ReferenceExecutor:
     def __init__(self, dtype: str = "float32") -> None:
         self.dtype = dtype
 
-    def lower(self, program: Program, kinds: Mapping[str, str]) -> Program:
-        return bind(program, kinds) if self.dtype == "float32" else lower(program, kinds)
+    def lower(self, program: Program, kinds: Mapping[str, str], *, kv_dtype: KVDType = "auto") -> Program:
+        if self.dtype == "float32":
+            return bind(program, kinds) if kv_dtype == "auto" else store_caches(bind(program, kinds), kv_dtype)
+        return lower(program, kinds, kv_dtype="bf16" if kv_dtype == "auto" else kv_dtype)
 
     def block_bytes(self, programs: Mapping[str, Program], block_tokens: int) -> int:
-        return block_bytes(_sizes(programs), block_tokens)
+        return block_bytes(_tensors(programs), block_tokens)
 
     def open(
         self,
@@ -70,7 +73,7 @@ class ReferenceSession:
         self.numerics = _numerics(programs)
         self.exports: dict[str, torch.Tensor] = {}
         shape = PageShape(limits.num_blocks, limits.block_tokens, limits.max_seqs, limits.max_blocks)
-        self.pages = Pages(_sizes(programs), _groups(programs), shape)
+        self.pages = Pages(_tensors(programs), _groups(programs), shape)
         for program in self.programs.values():
             for name, weight in program.weights.items():
                 if name not in self.weights:
@@ -110,12 +113,12 @@ def _is_token(program: Program, name: str) -> bool:
     return name in program.buffers and program.buffers[name].dtype == "token"
 
 
-def _sizes(programs: Mapping[str, Program]) -> dict[str, tuple[int, str]]:
-    """Cache tensor -> (elements per token, dtype), over all programs."""
+def _tensors(programs: Mapping[str, Program]) -> dict[str, CacheTensor]:
+    """By name, over all programs."""
     groups = [group for program in programs.values() for group in program.groups]
     if any(group.rule == "state" for group in groups):
         raise UnsupportedError("the reference executor has no recurrent state")
-    return {tensor.name: (tensor.elements, tensor.dtype) for group in groups for tensor in group.tensors}
+    return {tensor.name: tensor for group in groups for tensor in group.tensors}
 
 
 def _groups(programs: Mapping[str, Program]) -> dict[str, int]:
@@ -129,4 +132,5 @@ def _numerics(programs: Mapping[str, Program]) -> Numerics:
     kinds = {weight.kind for program in programs.values() for weight in program.weights.values()}
     rounded = any(program.stage in ("quantized", "fused") for program in programs.values())
     name = "bf16" if rounded else "f32"
-    return Numerics("reference", tuple(sorted(kind or "unbound" for kind in kinds)), name, name, "torch-cpu", VERSION)
+    kv = kv_storage(group for program in programs.values() for group in program.groups)
+    return Numerics("reference", tuple(sorted(kind or "unbound" for kind in kinds)), name, kv, "torch-cpu", VERSION)

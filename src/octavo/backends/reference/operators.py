@@ -80,8 +80,7 @@ def kv_write(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> 
     slot = step.fields["slot"][step.fields["request"][rows]]
     place = pages.place(_attr(op, "cache_k"), slot, step.fields["index"][rows])
     for name, values in zip(("cache_k", "cache_v"), ins, strict=True):
-        cache = pages.caches[_attr(op, name)]
-        cache[place] = values[rows].to(cache.dtype)
+        pages.write(_attr(op, name), place, values[rows])
     return None
 
 
@@ -122,7 +121,7 @@ def _along(op: Op, q: torch.Tensor, keys: torch.Tensor, slot: torch.Tensor, page
 def _read(op: Op, keys: torch.Tensor, slot: torch.Tensor, pages: Pages) -> tuple[torch.Tensor, torch.Tensor]:
     """k and v, float32 [K, S, d]."""
     place, kv_heads = pages.place(_attr(op, "cache_k"), slot, keys), _attr(op, "kv_heads")
-    k, v = (pages.caches[_attr(op, name)][place].float() for name in ("cache_k", "cache_v"))
+    k, v = (pages.read(_attr(op, name), place) for name in ("cache_k", "cache_v"))
     return _heads(k, kv_heads).transpose(0, 1), _heads(v, kv_heads).transpose(0, 1)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from octavo.errors import EngineError
 from octavo.program.header import FLAG_NO_WRITE, NUM_SCALARS, VERSION, offsets
+from octavo.types import CacheTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +55,21 @@ class Pages:
     memory: uint8 [num_blocks, bytes], each tensor's entries of a block side by side.
     """
 
-    def __init__(self, sizes: Mapping[str, tuple[int, str]], groups: Mapping[str, int], shape: PageShape) -> None:
-        """sizes: cache tensor -> (elements per token, dtype). groups: cache tensor -> group number."""
+    def __init__(self, tensors: Mapping[str, CacheTensor], groups: Mapping[str, int], shape: PageShape) -> None:
+        """groups: cache tensor -> group number."""
+        self.tensors = dict(tensors)
         self.groups = dict(groups)
         self.shape = shape
         num_groups = max(groups.values(), default=-1) + 1
         self.tables = torch.zeros((num_groups, shape.max_seqs, shape.max_blocks), dtype=torch.int64)
         # numpy's zeros are pages that the system gives when they are touched; torch's are written at once.
-        self.memory = torch.from_numpy(np.zeros((shape.num_blocks, block_bytes(sizes, shape.block_tokens)), np.uint8))
-        self.caches: dict[str, torch.Tensor] = {}
+        self.memory = torch.from_numpy(np.zeros((shape.num_blocks, block_bytes(tensors, shape.block_tokens)), np.uint8))
+        self.entries: dict[str, torch.Tensor] = {}  # uint8 [num_blocks, block_tokens, bytes of one token]
         begin = 0
-        for name, (elements, dtype) in sizes.items():
-            end = begin + entry_bytes(elements, dtype, shape.block_tokens)
-            used = begin + shape.block_tokens * elements * STORED[dtype].itemsize
-            values = self.memory[:, begin:used].view(STORED[dtype])
-            self.caches[name] = values.view(shape.num_blocks, shape.block_tokens, elements)
-            begin = end
+        for name, tensor in tensors.items():
+            used = self.memory[:, begin : begin + shape.block_tokens * tensor.bytes]
+            self.entries[name] = used.view(shape.num_blocks, shape.block_tokens, tensor.bytes)
+            begin += padded_bytes(tensor, shape.block_tokens)
 
     def update(self, words: list[int]) -> None:
         """Repeated (slot, group, first, count, block * count)."""
@@ -85,10 +85,31 @@ class Pages:
         if not triples:
             return
         slot, source, target = torch.tensor(triples, dtype=torch.int64).reshape(-1, 3).T
-        for name, cache in self.caches.items():
-            cache[self.place(name, slot, target)] = cache[self.place(name, slot, source)]
+        for name, entries in self.entries.items():
+            entries[self.place(name, slot, target)] = entries[self.place(name, slot, source)]
 
-    def place(self, name: str, slot: torch.Tensor, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def write(self, name: str, place: Place, values: torch.Tensor) -> None:
+        """values: float32 [n, elements]. i8: x / scale to nearest even, scale = max|x| / 127 a token and head."""
+        tensor = self.tensors[name]
+        if tensor.dtype != "i8":
+            stored = values.to(STORED[tensor.dtype])
+            self.entries[name][place] = stored.view(torch.uint8)
+            return
+        heads = values.reshape(len(values), tensor.scales, -1)
+        scale = heads.abs().amax(-1, keepdim=True).clamp(min=LEAST) / 127
+        codes = (heads / scale).round().to(torch.int8).flatten(1)
+        self.entries[name][place] = torch.cat((codes.view(torch.uint8), scale.flatten(1).view(torch.uint8)), dim=1)
+
+    def read(self, name: str, place: Place) -> torch.Tensor:
+        """float32 [n, elements]."""
+        tensor, entries = self.tensors[name], self.entries[name][place]
+        if tensor.dtype != "i8":
+            return entries.view(STORED[tensor.dtype]).float()
+        codes, scale = entries[:, : tensor.elements], entries[:, tensor.elements :].contiguous().view(torch.float32)
+        heads = codes.contiguous().view(torch.int8).float().reshape(len(entries), tensor.scales, -1)
+        return (heads * scale[..., None]).flatten(1)
+
+    def place(self, name: str, slot: torch.Tensor, index: torch.Tensor) -> Place:
         """(block, offset in it) of each token in a cache tensor's group: the subscript of its entries."""
         size = self.shape.block_tokens
         return self.tables[self.groups[name], slot, index // size], index % size
@@ -103,13 +124,15 @@ class PageShape:
 
 
 STORED = {"f32": torch.float32, "bf16": torch.bfloat16}
+LEAST = 2.0**-100  # of max|x|: what is smaller is stored as 0
 ALIGN = 64
+Place = tuple[torch.Tensor, torch.Tensor]  # blocks, offsets in them
 
 
-def entry_bytes(elements: int, dtype: str, block_tokens: int) -> int:
-    """Bytes of one cache tensor in one block, padded."""
-    return -(-elements * block_tokens * STORED[dtype].itemsize // ALIGN) * ALIGN
+def padded_bytes(tensor: CacheTensor, block_tokens: int) -> int:
+    """Bytes of one cache tensor in one block."""
+    return -(-tensor.bytes * block_tokens // ALIGN) * ALIGN
 
 
-def block_bytes(sizes: Mapping[str, tuple[int, str]], block_tokens: int) -> int:
-    return sum(entry_bytes(elements, dtype, block_tokens) for elements, dtype in sizes.values())
+def block_bytes(tensors: Mapping[str, CacheTensor], block_tokens: int) -> int:
+    return sum(padded_bytes(tensor, block_tokens) for tensor in tensors.values())
