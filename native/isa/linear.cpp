@@ -89,6 +89,8 @@ static void micro_f32(const uint8_t* panel, int columns, const RowBlock& block, 
 #include "isa/linear_amx.inl"
 #elif defined(OCTAVO_ISA_avx512)
 #include "isa/linear_avx512.inl"
+#elif defined(OCTAVO_ISA_avx2)
+#include "isa/linear_avx2.inl"
 #else
 #include "isa/linear_fma.inl"
 #endif

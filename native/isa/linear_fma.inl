@@ -1,4 +1,4 @@
-// Micro-kernels of the portable and the AVX2 class, in the canonical order of TDPBF16PS.
+// Micro-kernels of the portable class, in the canonical order of TDPBF16PS; AVX2 and AMX give the same bits.
 //
 // Per block of 32 columns: a chain over its even columns and one over its odd columns, both from zero; their sum is
 // added to the accumulator. The product of two bf16 is exact in float32, so a multiplication and an addition round as
@@ -12,14 +12,6 @@ constexpr bool ROWS_IN_STEPS = false;
 
 static void open_kernels() {}
 static void close_kernels() {}
-
-OCTAVO_INLINE vf multiply_add(vf a, vf b, vf c) {
-#if defined(OCTAVO_ISA_avx2)
-  return v_fma(a, b, c);
-#else
-  return v_add(v_mul(a, b), c);
-#endif
-}
 
 // c[row][PANEL] += one block. V vectors of channels at once: few rows still have enough chains in flight.
 template <int R, int V>
@@ -39,8 +31,8 @@ static void add_block(const uint8_t* words, int pairs, const uint16_t* x, int ld
 #pragma GCC unroll 4
         for (int v = 0; v < V; v++) {
           const vi w = v_load_bits(line + v * VW);
-          even[r][v] = multiply_add(v_low(w), x0, even[r][v]);
-          odd[r][v] = multiply_add(v_high(w), x1, odd[r][v]);
+          even[r][v] = v_add(v_mul(v_low(w), x0), even[r][v]);
+          odd[r][v] = v_add(v_mul(v_high(w), x1), odd[r][v]);
         }
       }
     }

@@ -144,7 +144,7 @@ SCHEMES = {
 
 def columns_of(scheme: str, wide: bool) -> int:
     base = 256 if SCHEMES[scheme].get("two_level") else SCHEMES[scheme].get("group", 0) or 35
-    return base * (3 if wide else 1)
+    return base * (5 if wide else 1)
 
 
 def assert_near(got: np.ndarray, weight: Weight, x: np.ndarray, rows: int) -> None:
@@ -194,11 +194,13 @@ def test_any_number_of_columns(kind: str, n: int, isa: str) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_canonical_classes_agree_in_every_bit(scheme: str) -> None:
-    weight = Weight(m=48, n=columns_of(scheme, wide=True), **SCHEMES[scheme])
-    x = rows_of(weight.n, 33)
-    want = run("portable", weight, x, 33)
+    weight = Weight(m=49, n=columns_of(scheme, wide=True), **SCHEMES[scheme])
+    full = rows_of(weight.n, 33)
+    want = run("portable", weight, full, 33).view(np.uint32)
     for isa in CANONICAL:
-        assert np.array_equal(run(isa, weight, x, 33).view(np.uint32), want.view(np.uint32)), isa
+        for rows in (1, 15, 16, 17, 33):
+            got = run(isa, weight, rows_in(full, 0, rows), rows).view(np.uint32)
+            assert np.array_equal(got, want[:rows]), (isa, rows)
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
