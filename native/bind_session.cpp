@@ -17,25 +17,6 @@ using Words = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::
 using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<2>, nb::c_contig>;
 using Floats = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::c_contig>;
 
-const void* address(uintptr_t at) { return reinterpret_cast<const void*>(at); }
-
-void add_matrix(Session& s, const std::string& name, int kind, int m, int n, int group, int offset, int scale_signed,
-                uintptr_t data, uintptr_t scale, uintptr_t bias, uintptr_t super_scale, uintptr_t super_bias) {
-  const LogicalTensor tensor = {static_cast<WeightKind>(kind),
-                                m,
-                                n,
-                                group,
-                                offset,
-                                address(data),
-                                address(scale),
-                                address(bias),
-                                static_cast<const uint16_t*>(address(super_scale)),
-                                static_cast<const uint16_t*>(address(super_bias)),
-                                scale_signed};
-  nb::gil_scoped_release release;
-  s.add_matrix(name, tensor);
-}
-
 Floats view(nb::handle self, const std::string& name) {
   const Session::View v = nb::cast<Session&>(self).view(name);
   return Floats(v.data, {static_cast<size_t>(v.rows), static_cast<size_t>(v.width)}, self);
@@ -61,11 +42,7 @@ void bind_session(nb::module_& m) {
              new (self) Session(static_cast<Isa>(isa),
                                 {max_tokens, max_rows, max_seqs, max_blocks, num_blocks, block_tokens, threads});
            })
-      .def("add_matrix", &add_matrix)
-      .def("add_vector",
-           [](Session& s, const std::string& name, uintptr_t data, int length) {
-             s.add_vector(name, static_cast<const float*>(address(data)), length);
-           })
+      .def_prop_ro("weights", [](Session& s) { return &s.weights(); }, nb::rv_policy::reference_internal)
       .def("add_program", [](Session& s, Words words) { s.add_program(words.data(), words.size()); })
       .def("finish", &Session::finish)
       .def("run", &run)

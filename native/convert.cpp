@@ -1,19 +1,17 @@
-// Repacks blocks of file formats into (data, scale, bias, ...) arrays without loss, and evaluates the logical kinds.
-//
-// Blocks never straddle rows, so everything here runs over flat sequences of blocks. All loads go through memcpy:
-// mapped files promise no alignment. The layouts of the blocks stand at each function; i is the element's index.
+// Python's view of the block formats (blocks.h), the logical kinds evaluated as float32, and strings of GGUF headers.
 #include "convert.h"
 
 #include <nanobind/ndarray.h>
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 
 #include <cstring>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
+#include "blocks.h"
 #include "floats.h"
 
 namespace nb = nanobind;
@@ -31,160 +29,6 @@ uint16_t load16(const uint8_t* p) {
   uint16_t v;
   std::memcpy(&v, p, 2);
   return v;
-}
-
-// Eight bytes at a time, as lanes of a word; little-endian, as the files are.
-constexpr uint64_t LOW_NIBBLES = 0x0f0f0f0f0f0f0f0fu;
-constexpr uint64_t ONES = 0x0101010101010101u;
-
-uint64_t load64(const uint8_t* p) {
-  uint64_t v;
-  std::memcpy(&v, p, 8);
-  return v;
-}
-
-// Eight bytes below 16, elements 0 to 7: four bytes, byte j = elements 2j (low nibble) and 2j + 1.
-void store_pairs(uint64_t v, uint8_t* out) {
-  v = (v | (v >> 4)) & 0x00ff00ff00ff00ffu;
-  v = (v | (v >> 8)) & 0x0000ffff0000ffffu;
-  const uint32_t packed = static_cast<uint32_t>(v | (v >> 16));
-  std::memcpy(out, &packed, 4);
-}
-
-// `width` bytes, byte k = elements k (low nibble) and k + width (high): as many bytes, byte j = elements 2j and 2j + 1.
-void interleave_halves(const uint8_t* qs, int width, uint8_t* out) {
-  for (int k = 0; k < width; k += 8) {
-    const uint64_t v = load64(qs + k);
-    store_pairs(v & LOW_NIBBLES, out + k / 2);
-    store_pairs((v >> 4) & LOW_NIBBLES, out + width / 2 + k / 2);
-  }
-}
-
-// Eight bytes of 0 to 127, less `shift` of 0 to 128, as int8.
-void store_shifted(uint64_t v, uint64_t shift, int8_t* out) {
-  v = ((v | (ONES << 7)) - ONES * shift) ^ (ONES << 7);  // the top bit stops borrows
-  std::memcpy(out, &v, 8);
-}
-
-// Bit i of `bits` to byte i.
-uint64_t spread_bits(uint8_t bits) {
-  const uint64_t v = (ONES * bits) & 0x8040201008040201u;
-  return ((v + ONES * 0x7f) >> 7) & ONES;
-}
-
-// Q4_0, 18 bytes for 32: d f16 | qs[16].  y = d (v - 8)
-void q4_0(const uint8_t* s, size_t blocks, uint8_t* data, uint16_t* scale) {
-  for (size_t b = 0; b < blocks; ++b, s += 18) {
-    scale[b] = load16(s);
-    interleave_halves(s + 2, 16, data + 16 * b);
-  }
-}
-
-// Q4_1, 20 bytes for 32: d f16 | m f16 | qs[16].  y = d v + m
-void q4_1(const uint8_t* s, size_t blocks, uint8_t* data, uint16_t* scale, uint16_t* bias) {
-  for (size_t b = 0; b < blocks; ++b, s += 20) {
-    scale[b] = load16(s);
-    bias[b] = load16(s + 2);
-    interleave_halves(s + 4, 16, data + 16 * b);
-  }
-}
-
-// v = nibble | bit i of qh << 4, minus `shift`.
-void five_bits(const uint8_t* qh, const uint8_t* qs, uint64_t shift, int8_t* out) {
-  for (int k = 0; k < 16; k += 8) {
-    const uint64_t v = load64(qs + k);
-    store_shifted((v & LOW_NIBBLES) | (spread_bits(qh[k / 8]) << 4), shift, out + k);
-    store_shifted(((v >> 4) & LOW_NIBBLES) | (spread_bits(qh[k / 8 + 2]) << 4), shift, out + k + 16);
-  }
-}
-
-// Q5_0, 22 bytes for 32: d f16 | qh u32 | qs[16].  y = d (v - 16)
-void q5_0(const uint8_t* s, size_t blocks, int8_t* data, uint16_t* scale) {
-  for (size_t b = 0; b < blocks; ++b, s += 22) {
-    scale[b] = load16(s);
-    five_bits(s + 2, s + 6, 16, data + 32 * b);
-  }
-}
-
-// Q5_1, 24 bytes for 32: d f16 | m f16 | qh u32 | qs[16].  y = d v + m
-void q5_1(const uint8_t* s, size_t blocks, int8_t* data, uint16_t* scale, uint16_t* bias) {
-  for (size_t b = 0; b < blocks; ++b, s += 24) {
-    scale[b] = load16(s);
-    bias[b] = load16(s + 2);
-    five_bits(s + 4, s + 8, 0, data + 32 * b);
-  }
-}
-
-// Q8_0, 34 bytes for 32: d f16 | q int8[32].  y = d q
-void q8_0(const uint8_t* s, size_t blocks, int8_t* data, uint16_t* scale) {
-  for (size_t b = 0; b < blocks; ++b, s += 34) {
-    scale[b] = load16(s);
-    std::memcpy(data + 32 * b, s + 2, 32);
-  }
-}
-
-// Eight 6-bit scales and eight 6-bit minima in 12 bytes.
-void six_bit_pairs(const uint8_t* s, uint8_t* scale, uint8_t* bias) {
-  for (int j = 0; j < 4; ++j) {
-    scale[j] = s[j] & 63;
-    bias[j] = s[j + 4] & 63;
-    scale[j + 4] = static_cast<uint8_t>((s[j + 8] & 15) | ((s[j] >> 6) << 4));
-    bias[j + 4] = static_cast<uint8_t>((s[j + 8] >> 4) | ((s[j + 4] >> 6) << 4));
-  }
-}
-
-struct KBlock {
-  uint8_t *scale, *bias;                 // [8] a block
-  uint16_t *super_scale, *super_bias;    // [1] a block
-};
-
-// d and dmin f16, then the packed pairs. The minimum is subtracted, so its factor is kept negated.
-void k_scales(const uint8_t* s, size_t b, const KBlock& out) {
-  out.super_scale[b] = load16(s);
-  out.super_bias[b] = load16(s + 2) ^ 0x8000u;
-  six_bit_pairs(s + 4, out.scale + 8 * b, out.bias + 8 * b);
-}
-
-// Q4_K, 144 bytes for 256: d | dmin | s[12] | qs[128].  j = i / 32: nibble j % 2 of qs[32 (j / 2) + i % 32]
-void q4_k(const uint8_t* s, size_t blocks, uint8_t* data, const KBlock& out) {
-  for (size_t b = 0; b < blocks; ++b, s += 144) {
-    k_scales(s, b, out);
-    for (int pair = 0; pair < 128; pair += 32) interleave_halves(s + 16 + pair, 32, data + 128 * b + pair);
-  }
-}
-
-// Q5_K, 176 bytes for 256: d | dmin | s[12] | qh[32] | qs[128].  As Q4_K, bit j of qh[i % 32] on top
-void q5_k(const uint8_t* s, size_t blocks, int8_t* data, const KBlock& out) {
-  for (size_t b = 0; b < blocks; ++b, s += 176) {
-    k_scales(s, b, out);
-    const uint8_t* qh = s + 16;
-    for (int j = 0; j < 8; ++j) {
-      const uint8_t* qs = s + 48 + 32 * (j / 2);
-      int8_t* to = data + SUPER * b + 32 * j;
-      for (int l = 0; l < 32; l += 8) {
-        const uint64_t low = (load64(qs + l) >> (4 * (j % 2))) & LOW_NIBBLES;
-        store_shifted(low | (((load64(qh + l) >> j) & ONES) << 4), 0, to + l);
-      }
-    }
-  }
-}
-
-// Q6_K, 210 bytes for 256: ql[128] | qh[64] | sc int8[16] | d.  y = d sc[i / 16] (v - 32)
-void q6_k(const uint8_t* s, size_t blocks, int8_t* data, int8_t* scale, uint16_t* super_scale) {
-  for (size_t b = 0; b < blocks; ++b, s += 210) {
-    std::memcpy(scale + 16 * b, s + 192, 16);
-    super_scale[b] = load16(s + 208);
-    for (int part = 0; part < 8; ++part) {  // 32 elements: half of the block h, k within it
-      const int h = part / 4, k = part % 4;
-      const uint8_t* ql = s + 64 * h + 32 * (k % 2);
-      const uint8_t* qh = s + 128 + 32 * h;
-      int8_t* to = data + SUPER * b + 32 * part;
-      for (int l = 0; l < 32; l += 8) {
-        const uint64_t low = (load64(ql + l) >> (4 * (k / 2))) & LOW_NIBBLES;
-        store_shifted(low | (((load64(qh + l) >> (2 * k)) & (ONES * 3)) << 4), 32, to + l);
-      }
-    }
-  }
 }
 
 // The scales of an i8 or u4 tensor, flat. Group g belongs to super group g * group / 256.
@@ -243,100 +87,26 @@ const uint8_t* optional_bytes(const std::optional<In>& in, size_t bytes, const c
   return static_cast<const uint8_t*>(in->data());
 }
 
-KBlock k_arrays(size_t n, const Out& scale, const Out& bias, const Out& super_scale, const Out& super_bias) {
-  return {array<uint8_t>(scale, 8 * n, "scale"), array<uint8_t>(bias, 8 * n, "bias"),
-          array<uint16_t>(super_scale, n, "super_scale"), array<uint16_t>(super_bias, n, "super_bias")};
+uint8_t* part(const std::optional<Out>& out, size_t bytes, const char* what) {
+  if (bytes == 0 && !out) return nullptr;
+  need(out ? out->nbytes() : 0, bytes, what);
+  return static_cast<uint8_t*>(out->data());
 }
 
-void bind_blocks(nb::module_& m) {
-  m.def("unpack_q4_0", [](Bytes src, Out data, Out scale) {
-    const size_t n = blocks_of(src, 18);
-    auto *d = array<uint8_t>(data, 16 * n, "data");
-    auto *s = array<uint16_t>(scale, n, "scale");
-    nb::gil_scoped_release release;
-    q4_0(src.data(), n, d, s);
-  });
-  m.def("unpack_q4_1", [](Bytes src, Out data, Out scale, Out bias) {
-    const size_t n = blocks_of(src, 20);
-    auto *d = array<uint8_t>(data, 16 * n, "data");
-    auto *s = array<uint16_t>(scale, n, "scale"), *b = array<uint16_t>(bias, n, "bias");
-    nb::gil_scoped_release release;
-    q4_1(src.data(), n, d, s, b);
-  });
-  m.def("unpack_q5_0", [](Bytes src, Out data, Out scale) {
-    const size_t n = blocks_of(src, 22);
-    auto *d = array<int8_t>(data, 32 * n, "data");
-    auto *s = array<uint16_t>(scale, n, "scale");
-    nb::gil_scoped_release release;
-    q5_0(src.data(), n, d, s);
-  });
-  m.def("unpack_q5_1", [](Bytes src, Out data, Out scale, Out bias) {
-    const size_t n = blocks_of(src, 24);
-    auto *d = array<int8_t>(data, 32 * n, "data");
-    auto *s = array<uint16_t>(scale, n, "scale"), *b = array<uint16_t>(bias, n, "bias");
-    nb::gil_scoped_release release;
-    q5_1(src.data(), n, d, s, b);
-  });
-  m.def("unpack_q8_0", [](Bytes src, Out data, Out scale) {
-    const size_t n = blocks_of(src, 34);
-    auto *d = array<int8_t>(data, 32 * n, "data");
-    auto *s = array<uint16_t>(scale, n, "scale");
-    nb::gil_scoped_release release;
-    q8_0(src.data(), n, d, s);
-  });
-  m.def("unpack_q4_k", [](Bytes src, Out data, Out scale, Out bias, Out super_scale, Out super_bias) {
-    const size_t n = blocks_of(src, 144);
-    auto *d = array<uint8_t>(data, 128 * n, "data");
-    const KBlock out = k_arrays(n, scale, bias, super_scale, super_bias);
-    nb::gil_scoped_release release;
-    q4_k(src.data(), n, d, out);
-  });
-  m.def("unpack_q5_k", [](Bytes src, Out data, Out scale, Out bias, Out super_scale, Out super_bias) {
-    const size_t n = blocks_of(src, 176);
-    auto *d = array<int8_t>(data, SUPER * n, "data");
-    const KBlock out = k_arrays(n, scale, bias, super_scale, super_bias);
-    nb::gil_scoped_release release;
-    q5_k(src.data(), n, d, out);
-  });
-  m.def("unpack_q6_k", [](Bytes src, Out data, Out scale, Out super_scale) {
-    const size_t n = blocks_of(src, 210);
-    auto *d = array<int8_t>(data, SUPER * n, "data"), *s = array<int8_t>(scale, 16 * n, "scale");
-    auto *super = array<uint16_t>(super_scale, n, "super_scale");
-    nb::gil_scoped_release release;
-    q6_k(src.data(), n, d, s, super);
-  });
-}
-
-// Every f16 as bf16. A look-up beats the arithmetic where only SSE2 may be assumed.
-const std::vector<uint16_t>& f16_as_bf16() {
-  static const std::vector<uint16_t> table = [] {
-    std::vector<uint16_t> all(1 << 16);
-    for (size_t bits = 0; bits < all.size(); ++bits) all[bits] = f32_to_bf16(f16_to_f32(static_cast<uint16_t>(bits)));
-    return all;
-  }();
-  return table;
+void unpack_blocks(const std::string& name, Bytes src, Out data, std::optional<Out> scale, std::optional<Out> bias,
+                   std::optional<Out> super_scale, std::optional<Out> super_bias) {
+  const BlockFormat* format = block_format(name);
+  if (!format) throw std::invalid_argument(name + " is not a format");
+  const size_t n = blocks_of(src, format->bytes);
+  const size_t scales = n * format->scale_bytes(), supers = n * format->super_bytes();
+  const BlockArrays out = {part(data, n * format->data_bytes(), "data"), part(scale, scales, "scale"),
+                           part(bias, format->has_bias ? scales : 0, "bias"), part(super_scale, supers, "super_scale"),
+                           part(super_bias, format->has_bias ? supers : 0, "super_bias")};
+  nb::gil_scoped_release release;
+  format->unpack(src.data(), n, out);
 }
 
 void bind_floats(nb::module_& m) {
-  m.def("f32_to_bf16", [](Bytes src, Out out) {
-    const size_t n = blocks_of(src, 4);
-    auto *to = array<uint16_t>(out, n, "out");
-    const uint8_t* from = src.data();
-    nb::gil_scoped_release release;
-    for (size_t i = 0; i < n; ++i) {
-      float x;
-      std::memcpy(&x, from + 4 * i, 4);
-      to[i] = f32_to_bf16(x);
-    }
-  });
-  m.def("f16_to_bf16", [](Bytes src, Out out) {
-    const size_t n = blocks_of(src, 2);
-    auto *to = array<uint16_t>(out, n, "out");
-    const uint8_t* from = src.data();
-    nb::gil_scoped_release release;
-    const std::vector<uint16_t>& table = f16_as_bf16();
-    for (size_t i = 0; i < n; ++i) to[i] = table[load16(from + 2 * i)];
-  });
   m.def("f16_to_f32", [](Bytes src, Out out) {
     const size_t n = blocks_of(src, 2);
     auto *to = array<float>(out, n, "out");
@@ -402,7 +172,8 @@ nb::tuple strings(Bytes buffer, size_t offset, size_t count) {
 }  // namespace
 
 void bind_convert(nb::module_& m) {
-  bind_blocks(m);
+  m.def("unpack_blocks", &unpack_blocks, nb::arg("format"), nb::arg("src"), nb::arg("data"), nb::arg("scale") = nb::none(),
+        nb::arg("bias") = nb::none(), nb::arg("super_scale") = nb::none(), nb::arg("super_bias") = nb::none());
   bind_floats(m);
   m.def("dequantize", &dequantize, nb::arg("four_bits"), nb::arg("data"), nb::arg("scale"), nb::arg("bias").none(),
         nb::arg("super_scale").none(), nb::arg("super_bias").none(), nb::arg("group"), nb::arg("offset"),

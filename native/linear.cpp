@@ -9,6 +9,7 @@
 
 #include "denormals.h"
 #include "floats.h"
+#include "lanes4.h"
 #include "panel.h"
 
 #if defined(__x86_64__)
@@ -65,35 +66,34 @@ int i8_offset(int c, int k) {
   return pair / 2 * 128 + c / HALF * 64 + lane / 4 * 16 + pair % 2 * 8 + lane % 4 * 2 + (k & 1);
 }
 
-void pack_block_i8(const LogicalTensor& t, int row0, int column0, int columns, uint8_t* out) {
-  const int rows = std::min(PANEL, t.m - row0);
-  for (int c = 0; c < rows; c++) {
-    const uint8_t* from = (const uint8_t*)t.data + (size_t)(row0 + c) * t.n + column0;
-    uint8_t* to = out + i8_offset(c, 0);
-    for (int k = 0; k + 1 < columns; k += 2) std::memcpy(to + k / 4 * 128 + k / 2 % 2 * 8, from + k, 2);
-    if (columns & 1) out[i8_offset(c, columns - 1)] = from[columns - 1];
-  }
-}
-
-// The low nibbles of four bytes, side by side.
-uint32_t squeeze_nibbles(uint32_t bytes) {
-  bytes &= 0x0F0F0F0F;
-  bytes = (bytes | bytes >> 4) & 0x00FF00FF;
-  return (bytes | bytes >> 8) & 0xFFFF;
-}
-
-void pack_block_u4(const LogicalTensor& t, const PanelGeometry& g, int row0, int column0, int columns, uint8_t* out) {
-  const int rows = std::min(PANEL, t.m - row0), words = g.pairs / 4;
-  for (int c = 0; c < rows; c++) {
-    const uint8_t* from = (const uint8_t*)t.data + ((size_t)(row0 + c) * t.n + column0) / 2;
-    for (int z = 0; z < words; z++) {
-      uint32_t bytes = 0;
-      const int left = (columns - 8 * z + 1) / 2;
-      if (left >= 4) std::memcpy(&bytes, from + 4 * z, 4);
-      else if (left > 0) std::memcpy(&bytes, from + 4 * z, left);
-      const uint32_t word = squeeze_nibbles(bytes) | squeeze_nibbles(bytes >> 4) << 16;
-      std::memcpy(out + z * 128 + c * 4, &word, 4);
+void pack_block_i8(const LogicalTensor& t, int row0, int row, int rows, int column0, int columns, uint8_t* out) {
+  const uint8_t* from = (const uint8_t*)t.data + (size_t)(row0 + row) * t.n + column0;
+  if (rows == 4 && columns % 16 == 0) {
+    for (int k = 0; k < columns; k += 16) {
+      Lanes4 v[4], quads[4];
+      for (int r = 0; r < 4; r++) v[r] = load_lanes(from + (size_t)r * t.n + k);
+      transpose(v, quads);
+      for (int j = 0; j < 4; j++) store_lanes(out + (k / 4 + j) * 128 + row * 4, part_halves(quads[j]));
     }
+    return;
+  }
+  for (int r = 0; r < rows; r++)
+    for (int k = 0; k < columns; k++) out[i8_offset(row + r, k)] = from[(size_t)r * t.n + k];
+}
+
+void pack_block_u4(const LogicalTensor& t, int row0, int row, int rows, int column0, int columns, uint8_t* out) {
+  const size_t stride = t.n / 2;
+  const uint8_t* from = (const uint8_t*)t.data + (row0 + row) * stride + column0 / 2;
+  for (int k = 0; k < columns; k += 32) {
+    Lanes4 v[4] = {}, words[4];
+    const int bytes = std::min(16, (columns - k + 1) / 2);
+    for (int r = 0; r < rows; r++) {
+      if (bytes == 16) v[r] = load_lanes(from + r * stride + k / 2);
+      else std::memcpy(&v[r], from + r * stride + k / 2, bytes);
+      v[r] = part_nibbles(v[r]);
+    }
+    transpose(v, words);
+    for (int j = 0; 8 * j < columns - k; j++) store_lanes(out + (k / 8 + j) * 128 + row * 4, words[j]);
   }
 }
 
@@ -106,7 +106,7 @@ void pack_scales(const LogicalTensor& t, const void* from, int row0, int column,
 
 void pack_grouped(const LogicalTensor& t, const PanelGeometry& g, int row0, uint8_t* panel) {
   const bool two_level = t.super_scale != nullptr, has_bias = t.bias != nullptr;
-  const int width = two_level ? 1 : 2, supers = t.n / SUPER_GROUP;
+  const int width = two_level ? 1 : 2, supers = t.n / SUPER_GROUP, rows = std::min(PANEL, t.m - row0);
   for (int i = 0; i < g.groups; i++) {
     const GroupParts<uint8_t> at = group_parts(g, has_bias, panel, i);
     if (two_level && i % g.per_super == 0) {
@@ -118,8 +118,10 @@ void pack_grouped(const LogicalTensor& t, const PanelGeometry& g, int row0, uint
     for (int b = 0; b < g.blocks; b++) {
       const int columns = std::min(2 * g.pairs, t.group - b * 2 * g.pairs), first = i * t.group + b * 2 * g.pairs;
       uint8_t* out = at.blocks + b * g.block_bytes;
-      if (t.kind == WeightKind::I8) pack_block_i8(t, row0, first, columns, out);
-      else pack_block_u4(t, g, row0, first, columns, out);
+      for (int row = 0; row < rows; row += 4) {
+        const auto pack_block = t.kind == WeightKind::I8 ? pack_block_i8 : pack_block_u4;
+        pack_block(t, row0, row, std::min(4, rows - row), first, columns, out);
+      }
     }
   }
 }
@@ -130,14 +132,24 @@ size_t float_offset(WeightKind kind, int c, int k) {
   return (size_t)(k / 2) * 128 + c * 4 + (k & 1) * 2;
 }
 
+// 32 bits of a row, a pair of bf16 or one f32, stand side by side with those of the other rows.
 void pack_floats(const LogicalTensor& t, int row0, uint8_t* panel) {
-  const int rows = std::min(PANEL, t.m - row0), width = t.kind == WeightKind::F32 ? 4 : 2;
-  for (int c = 0; c < rows; c++) {
-    const uint8_t* from = (const uint8_t*)t.data + (size_t)(row0 + c) * t.n * width;
-    if (width == 4)
-      for (int k = 0; k < t.n; k++) std::memcpy(panel + float_offset(t.kind, c, k), from + 4 * k, 4);
-    else
-      for (int k = 0; k < t.n; k++) std::memcpy(panel + float_offset(t.kind, c, k), from + 2 * k, 2);
+  const int rows = std::min(PANEL, t.m - row0);
+  const size_t row_bytes = (size_t)t.n * (t.kind == WeightKind::F32 ? 4 : 2);
+  const uint8_t* data = (const uint8_t*)t.data + row0 * row_bytes;
+  for (size_t line = 0; line < row_bytes; line += 64) {  // of the cache: each is read once
+    for (int row = 0; row < rows; row += 4) {
+      for (size_t at = line; at < std::min(line + 64, row_bytes); at += 16) {
+        Lanes4 v[4] = {}, words[4];
+        const size_t bytes = std::min<size_t>(16, row_bytes - at);
+        for (int r = 0; r < std::min(4, rows - row); r++) {
+          if (bytes == 16) v[r] = load_lanes(data + (row + r) * row_bytes + at);
+          else std::memcpy(&v[r], data + (row + r) * row_bytes + at, bytes);
+        }
+        transpose(v, words);
+        for (size_t j = 0; 4 * j < bytes; j++) store_lanes(panel + (at / 4 + j) * 128 + row * 4, words[j]);
+      }
+    }
   }
 }
 
@@ -176,7 +188,7 @@ size_t packed_bytes(const LogicalTensor& t) {
   return panels * checked_geometry(t).panel_bytes;
 }
 
-void pack_linear(const LogicalTensor& t, PackedLinear& out) {
+void describe_linear(const LogicalTensor& t, PackedLinear& out) {
   const PanelGeometry g = checked_geometry(t);
   out.kind = t.kind;
   out.m = t.m;
@@ -188,6 +200,11 @@ void pack_linear(const LogicalTensor& t, PackedLinear& out) {
   out.has_bias = is_grouped(t.kind) && t.bias != nullptr;
   out.offset = is_grouped(t.kind) ? t.offset : 0;
   out.scale_signed = t.scale_signed;
+}
+
+void pack_linear(const LogicalTensor& t, PackedLinear& out) {
+  const PanelGeometry g = checked_geometry(t);
+  describe_linear(t, out);
   for (int p = 0; p < out.panels; p++) {
     uint8_t* panel = out.data + (size_t)p * g.panel_bytes;
     std::memset(panel, 0, g.panel_bytes);

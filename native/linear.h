@@ -67,7 +67,8 @@ size_t linear_scratch_bytes(int max_n, int max_rows);
 
 // Throws std::invalid_argument for a shape that no stream can hold. The stream is the same for every class.
 size_t packed_bytes(const LogicalTensor& t);               // size of PackedLinear::data
-void pack_linear(const LogicalTensor& t, PackedLinear& out);  // out.data is set by the caller first
+void describe_linear(const LogicalTensor& t, PackedLinear& out);  // all but out.data
+void pack_linear(const LogicalTensor& t, PackedLinear& out);      // out.data is set by the caller first
 // Row `row` as f32, by the format's own formula (embedding lookup; tests). Width n.
 void unpack_row(const PackedLinear& w, int row, float* out);
 

@@ -10,6 +10,7 @@ void bind_linear(nb::module_& m);
 void bind_memory(nb::module_& m);
 void bind_sampling(nb::module_& m);
 void bind_session(nb::module_& m);
+void bind_weights(nb::module_& m);
 }
 
 NB_MODULE(_native, m) {
@@ -18,5 +19,6 @@ NB_MODULE(_native, m) {
   octavo::bind_linear(m);
   octavo::bind_memory(m);
   octavo::bind_sampling(m);
+  octavo::bind_weights(m);
   octavo::bind_session(m);
 }

@@ -25,24 +25,9 @@ bool is_linear(OpKind kind) {
 
 }  // namespace
 
-Session::Session(Isa isa, const SessionLimits& limits) : isa_(isa), limits_(limits) {
+Session::Session(Isa isa, const SessionLimits& limits) : isa_(isa), limits_(limits), weights_(std::max(limits.threads, 1)) {
   if (limits.block_tokens <= 0 || limits.block_tokens % PAGE_TOKENS != 0) fail("block_tokens must be a multiple of 16");
   if (limits.threads < 1 || limits.num_blocks < 1 || limits.max_seqs < 1) fail("limits must be positive");
-}
-
-void Session::add_matrix(const std::string& name, const LogicalTensor& tensor) {
-  HeldWeight held;
-  held.matrix.data = pieces_.take(packed_bytes(tensor));
-  pack_linear(tensor, held.matrix);
-  weights_[name] = held;
-}
-
-void Session::add_vector(const std::string& name, const float* data, int32_t length) {
-  HeldWeight held;
-  auto* copy = reinterpret_cast<float*>(pieces_.take(length * sizeof(float)));
-  std::memcpy(copy, data, length * sizeof(float));
-  held.vector = copy, held.length = length;
-  weights_[name] = held;
 }
 
 void Session::add_program(const int32_t* words, size_t count) {
@@ -76,7 +61,8 @@ void Session::finish() {
   const size_t entries = static_cast<size_t>(limits_.max_seqs) * limits_.max_blocks;
   tables_.assign(groups_.size(), std::vector<int32_t>(entries, 0));
   int max_n = K_ALIGN;
-  for (const auto& [name, held] : weights_) {
+  weights_.packed();
+  for (const auto& [name, held] : weights_.all()) {
     if (!held.vector) max_n = std::max(max_n, held.matrix.n);
   }
   linear_scratch_ = align(linear_scratch_bytes(max_n, std::max(limits_.max_tokens, limits_.max_rows)), 128);
@@ -106,9 +92,9 @@ void Session::finish() {
 }
 
 const HeldWeight& Session::weight(const ProgramRecord& program, int32_t id) const {
-  const auto at = weights_.find(program.weights.at(id));
-  if (at == weights_.end()) fail("weight " + program.weights[id] + " was not given");
-  return at->second;
+  const HeldWeight* held = weights_.find(program.weights.at(id));
+  if (!held) fail("weight " + program.weights[id] + " was not given");
+  return *held;
 }
 
 void Session::bind_ops(LoadedProgram& p) {

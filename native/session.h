@@ -12,6 +12,7 @@
 #include "memory.h"
 #include "ops.h"
 #include "program.h"
+#include "weights.h"
 
 namespace octavo {
 
@@ -20,13 +21,6 @@ constexpr int32_t FEW_TASKS = 2;
 
 struct SessionLimits {
   int32_t max_tokens, max_rows, max_seqs, max_blocks, num_blocks, block_tokens, threads;
-};
-
-// A weight in memory: a matrix in panels, or a plain f32 vector (norms, biases).
-struct HeldWeight {
-  PackedLinear matrix{};
-  const float* vector = nullptr;
-  int32_t length = 0;
 };
 
 // One operator, ready to run: the pointers of its weights are fixed at open, those of its buffers before each step.
@@ -66,8 +60,7 @@ class Session {
   Session(Isa isa, const SessionLimits& limits);
 
   // Opening, in this order: every weight, every program, then finish.
-  void add_matrix(const std::string& name, const LogicalTensor& tensor);
-  void add_vector(const std::string& name, const float* data, int32_t length);
+  WeightStore& weights() { return weights_; }
   void add_program(const int32_t* words, size_t count);
   void finish();
 
@@ -112,8 +105,7 @@ class Session {
 
   Isa isa_;
   SessionLimits limits_;
-  Pieces pieces_;
-  std::map<std::string, HeldWeight> weights_;
+  WeightStore weights_;
   std::vector<std::unique_ptr<LoadedProgram>> programs_;
   std::vector<std::string> groups_;
   std::map<std::string, Tensor> tensors_;

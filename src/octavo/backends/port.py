@@ -13,6 +13,7 @@ from octavo.config import KVDType
 from octavo.program.ir import Program
 from octavo.types import Numerics
 from octavo.weights.kinds import Tensor
+from octavo.weights.stored import Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,9 @@ class Limits:
         return -(-self.max_model_len // self.block_tokens)
 
 
-# Weight name -> its tensor, prepared. Called once a weight, in the program's order; the session may repack and drop it.
-WeightStream = Iterator[tuple[str, Tensor]]
+# Weight name -> its tensor, prepared, or where it stands in its file. Once a weight, in the program's order; the
+# session repacks it before it asks for the next one, and drops it.
+WeightStream = Iterator[tuple[str, Tensor | Stored]]
 
 
 class Session(Protocol):

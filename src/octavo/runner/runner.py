@@ -36,7 +36,7 @@ from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 from octavo.weights.fetch import resolve
 from octavo.weights.kinds import Tensor
 from octavo.weights.match import match
-from octavo.weights.prepare import prepare
+from octavo.weights.stored import Stored, read_ahead
 
 TARGET = "target"
 LOGITS = "logits"
@@ -253,13 +253,14 @@ class WeightSource:
     def stream(self, progress: Progress) -> WeightStream:
         return self._stream(progress)
 
-    def _stream(self, progress: Progress) -> Iterator[tuple[str, Tensor]]:
+    def _one(self, name: str) -> Tensor | Stored:
+        own = self._own.get(name)
+        return self._checkpoint.stored(self._sources[name], self._weights[name].prep) if own is None else own
+
+    def _stream(self, progress: Progress) -> Iterator[tuple[str, Tensor | Stored]]:
         done = 0
-        for name, weight in self._weights.items():
-            tensor = self._own.get(name)
-            if tensor is None:
-                tensor = prepare(self._checkpoint.read(self._sources[name]), weight.prep)
-            yield name, tensor
+        for name, weight in read_ahead((name, self._one(name)) for name in self._weights):
+            yield name, weight
             done += self._sizes[name]
             progress(done, self.stored_bytes)
 

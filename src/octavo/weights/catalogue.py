@@ -53,6 +53,19 @@ class MappedFile:
         """The whole file as a read-only uint8 array; nothing is copied."""
         return self._bytes
 
+    def fetch(self, begin: int, end: int) -> None:
+        """Has the system bring bytes [begin, end) from the disk, without waiting for them."""
+        self._advise(mmap.MADV_WILLNEED, begin, -(-end // mmap.PAGESIZE) * mmap.PAGESIZE)
+
+    def release(self, begin: int, end: int) -> None:
+        """Takes bytes [begin, end) out of this process's memory; they are read again if they are looked at."""
+        self._advise(mmap.MADV_DONTNEED, begin, end // mmap.PAGESIZE * mmap.PAGESIZE)
+
+    def _advise(self, advice: int, begin: int, end: int) -> None:
+        begin = begin // mmap.PAGESIZE * mmap.PAGESIZE
+        if self._map is not None and begin < end:
+            self._map.madvise(advice, begin, min(end, self.size) - begin)
+
     def close(self) -> None:
         self._bytes = np.empty(0, np.uint8)
         if self._map is not None:

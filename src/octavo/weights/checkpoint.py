@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from octavo.errors import BadFileError, MissingFileError, PolicyError
+from octavo.program.ir import Scalar
 from octavo.types import digest
 from octavo.weights.catalogue import MappedFile, TensorHeader, quoted
 from octavo.weights.gguf import parse_gguf
 from octavo.weights.kinds import Tensor, dequantize
 from octavo.weights.safetensors import SafetensorsFolder
 from octavo.weights.schemes import SCHEMES, Scheme
+from octavo.weights.stored import Stored
 
 # A GGUF tensor that holds factors of the rotary frequencies, not a weight.
 ROPE_FACTORS = "rope_freqs.weight"
@@ -30,8 +32,8 @@ class Source(Protocol):
     headers: dict[str, TensorHeader]
     tokenizer: Mapping[str, Any]
 
-    def raw(self, name: str) -> Any:
-        """The tensor's bytes in the file, flat uint8; nothing is copied."""
+    def place(self, name: str) -> tuple[MappedFile, int]:
+        """The file that holds a tensor, and its first byte there."""
 
     def fingerprint(self) -> bytes:
         """Changes when headers, sizes or modification times change."""
@@ -53,9 +55,8 @@ class GGUFFile:
         self._offsets = header.offsets
         self._data_start = header.data_start
 
-    def raw(self, name: str) -> Any:
-        start = self._offsets[name]
-        return self._file.bytes[start : start + self.headers[name].nbytes]
+    def place(self, name: str) -> tuple[MappedFile, int]:
+        return self._file, self._offsets[name]
 
     def fingerprint(self) -> bytes:
         header = self._file.bytes[: self._data_start].tobytes()
@@ -96,9 +97,12 @@ class Checkpoint:
         header, scheme = self._header(name)
         return scheme.bytes_as(self.kind_of(name), header.shape)
 
-    def read(self, name: str) -> Tensor:
+    def stored(self, name: str, prep: tuple[tuple[Scalar, ...], ...] = ()) -> Stored:
         header, scheme = self._header(name)
-        return scheme.read(self._source.raw(name), header.shape, self.kind_of(name))
+        return Stored(*self._source.place(name), header, scheme, self.kind_of(name), prep)
+
+    def read(self, name: str) -> Tensor:
+        return self.stored(name).read()
 
     def rope_factors(self) -> tuple[float, ...]:
         """Divisors of the rotary frequencies, one per pair, where a GGUF file brings them as a tensor; else none."""

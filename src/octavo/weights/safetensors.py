@@ -143,9 +143,8 @@ class SafetensorsFolder:
         else:
             self._add(self._single(), None)
 
-    def raw(self, name: str) -> Any:
-        file, start = self._where[name]
-        return file.bytes[start : start + self.headers[name].nbytes]
+    def place(self, name: str) -> tuple[MappedFile, int]:
+        return self._where[name]
 
     def fingerprint(self) -> bytes:
         fields: list[bytes | str | int] = ["hf", json.dumps(self.config, sort_keys=True)]

@@ -21,9 +21,12 @@ from octavo.program.ir import Program
 from octavo.program.lower import lower
 from octavo.types import Numerics, kv_storage
 from octavo.weights.kinds import Tensor
+from octavo.weights.stored import Stored
 
 VERSION = 1
 ISAS = ("portable", "avx2", "avx512", "amx")  # from the lowest class up; the index is native's number
+PANEL = 32  # rows of one
+PIECE_BYTES = 16 << 20  # of a file, mapped at a time
 PAGE_TOKENS = 16  # of the caches' layout: a block holds whole pages
 WEIGHT_KINDS = {"f32": 0, "bf16": 1, "i8": 2, "u4": 3}
 
@@ -75,7 +78,7 @@ class NativeExecutor:
             if tuple(tensor.shape) != shapes[name]:
                 raise EngineError(f"{name}: weight is {tuple(tensor.shape)}, not {shapes[name]}")
             try:
-                _add_weight(native, name, tensor)
+                _add_weight(native.weights, name, tensor)
             except ValueError as error:
                 raise EngineError(f"{name}: {error}") from None
         try:
@@ -119,7 +122,28 @@ def _check_kernels(programs: Mapping[str, Program]) -> None:
                 raise UnsupportedError(f"{program.name}: operator {op.kind} has no native kernel")
 
 
-def _add_weight(native: Any, name: str, tensor: Tensor) -> None:
+def _add_weight(held: Any, name: str, weight: Tensor | Stored) -> None:
+    if isinstance(weight, Stored) and len(weight.shape) == 2 and weight.kind == weight.scheme.kind:
+        _pack_rows(held, name, weight)
+    else:
+        _add_tensor(held, name, weight.read() if isinstance(weight, Stored) else weight)
+
+
+def _pack_rows(native: Any, name: str, stored: Stored) -> None:
+    """From the file into panels, by all threads, some panels at a time: what lies behind is let go of."""
+    rows, columns = stored.shape
+    order = stored.order()
+    source = (name, stored.scheme.name, rows, columns)
+    native.reserve(*source)
+    addresses = (stored.raw.ctypes.data, 0 if order is None else order.ctypes.data)
+    panels, step = -(-rows // PANEL), max(1, PIECE_BYTES // (PANEL * stored.row_bytes))
+    for begin in range(0, panels, step):
+        end = min(begin + step, panels)
+        native.pack(*source, *addresses, begin, end)
+        stored.release(begin * PANEL, min(end * PANEL, rows))
+
+
+def _add_tensor(native: Any, name: str, tensor: Tensor) -> None:
     if len(tensor.shape) == 1:
         if tensor.kind != "f32":
             raise UnsupportedError(f"{name}: vectors are held as f32, not {tensor.kind}")

@@ -20,6 +20,7 @@ from octavo.errors import EngineError, UnsupportedError
 from octavo.program.ir import Program
 from octavo.program.lower import bind, lower, store_caches
 from octavo.types import CacheTensor, Numerics, kv_storage
+from octavo.weights.stored import Stored
 
 VERSION = 1
 
@@ -58,7 +59,7 @@ class ReferenceExecutor:
                 if kind not in OPERATORS:
                     raise UnsupportedError(f"{program.name}: the reference executor has no operator {kind}")
         torch.set_num_threads(threads)
-        held = {name: to_float(tensor) for name, tensor in weights()}
+        held = {name: to_float(each.read() if isinstance(each, Stored) else each) for name, each in weights()}
         return ReferenceSession(programs, held, limits)
 
 

@@ -13,7 +13,7 @@ from octavo.weights.schemes.scheme import Scheme
 
 def unpack(raw: Any, shape: tuple[int, ...]) -> Tensor:
     data = np.empty(shape, np.uint16)
-    _native.f16_to_bf16(raw, data)
+    _native.unpack_blocks("F16", raw, data)
     return Tensor("bf16", shape, data)
 
 

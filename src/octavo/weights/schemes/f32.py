@@ -13,7 +13,7 @@ from octavo.weights.schemes.scheme import Scheme, aligned
 
 def unpack(raw: Any, shape: tuple[int, ...]) -> Tensor:
     data = np.empty(shape, np.uint16)
-    _native.f32_to_bf16(raw, data)
+    _native.unpack_blocks("F32", raw, data)
     return Tensor("bf16", shape, data)
 
 

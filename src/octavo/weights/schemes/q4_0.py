@@ -13,7 +13,7 @@ from octavo.weights.schemes.scheme import Scheme, grid, nibbles
 
 def unpack(raw: Any, shape: tuple[int, ...]) -> Tensor:
     data, scale = nibbles(shape), grid(shape, 32, np.uint16)
-    _native.unpack_q4_0(raw, data, scale)
+    _native.unpack_blocks("Q4_0", raw, data, scale)
     return Tensor("u4", shape, data, group=32, offset=8, scale=scale)
 
 

@@ -13,7 +13,7 @@ from octavo.weights.schemes.scheme import Scheme, grid, nibbles
 
 def unpack(raw: Any, shape: tuple[int, ...]) -> Tensor:
     data, scale, bias = nibbles(shape), grid(shape, 32, np.uint16), grid(shape, 32, np.uint16)
-    _native.unpack_q4_1(raw, data, scale, bias)
+    _native.unpack_blocks("Q4_1", raw, data, scale, bias)
     return Tensor("u4", shape, data, group=32, scale=scale, bias=bias)
 
 

@@ -14,7 +14,7 @@ from octavo.weights.schemes.scheme import Scheme, levels, nibbles
 def unpack(raw: Any, shape: tuple[int, ...]) -> Tensor:
     data = nibbles(shape)
     (scale, super_scale), (bias, super_bias) = levels(shape, 32, np.uint8), levels(shape, 32, np.uint8)
-    _native.unpack_q4_k(raw, data, scale, bias, super_scale, super_bias)
+    _native.unpack_blocks("Q4_K", raw, data, scale, bias, super_scale, super_bias)
     return Tensor("u4", shape, data, 32, 0, scale, bias, super_scale, super_bias)
 
 

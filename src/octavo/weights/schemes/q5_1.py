@@ -13,7 +13,7 @@ from octavo.weights.schemes.scheme import Scheme, grid
 
 def unpack(raw: Any, shape: tuple[int, ...]) -> Tensor:
     data, scale, bias = np.empty(shape, np.int8), grid(shape, 32, np.uint16), grid(shape, 32, np.uint16)
-    _native.unpack_q5_1(raw, data, scale, bias)
+    _native.unpack_blocks("Q5_1", raw, data, scale, bias)
     return Tensor("i8", shape, data, group=32, scale=scale, bias=bias)
 
 

@@ -14,7 +14,7 @@ from octavo.weights.schemes.scheme import Scheme, levels
 def unpack(raw: Any, shape: tuple[int, ...]) -> Tensor:
     data = np.empty(shape, np.int8)
     (scale, super_scale), (bias, super_bias) = levels(shape, 32, np.uint8), levels(shape, 32, np.uint8)
-    _native.unpack_q5_k(raw, data, scale, bias, super_scale, super_bias)
+    _native.unpack_blocks("Q5_K", raw, data, scale, bias, super_scale, super_bias)
     return Tensor("i8", shape, data, 32, 0, scale, bias, super_scale, super_bias)
 
 

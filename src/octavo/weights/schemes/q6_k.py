@@ -14,7 +14,7 @@ from octavo.weights.schemes.scheme import Scheme, levels
 def unpack(raw: Any, shape: tuple[int, ...]) -> Tensor:
     data = np.empty(shape, np.int8)
     scale, super_scale = levels(shape, 16, np.int8)
-    _native.unpack_q6_k(raw, data, scale, super_scale)
+    _native.unpack_blocks("Q6_K", raw, data, scale, None, super_scale)
     return Tensor("i8", shape, data, group=16, scale=scale, super_scale=super_scale)
 
 

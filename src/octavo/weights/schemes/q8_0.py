@@ -13,7 +13,7 @@ from octavo.weights.schemes.scheme import Scheme, grid
 
 def unpack(raw: Any, shape: tuple[int, ...]) -> Tensor:
     data, scale = np.empty(shape, np.int8), grid(shape, 32, np.uint16)
-    _native.unpack_q8_0(raw, data, scale)
+    _native.unpack_blocks("Q8_0", raw, data, scale)
     return Tensor("i8", shape, data, group=32, scale=scale)
 
 

@@ -1,0 +1,119 @@
+// Python's view of a session's weights: packing, borrowing, and their bytes for a file. Arrays are addresses; the caller
+// has checked their sizes and keeps them alive.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+#include "weights.h"
+
+namespace nb = nanobind;
+
+namespace octavo {
+namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Held = nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>, nb::c_contig>;
+
+template <class T>
+T* address(uintptr_t at) {
+  return reinterpret_cast<T*>(at);
+}
+
+StoredMatrix stored(const std::string& format, int m, int n, uintptr_t data, uintptr_t order) {
+  const BlockFormat* found = block_format(format);
+  if (!found) throw std::invalid_argument(format + " is not a format");
+  return {found, address<const uint8_t>(data), address<const int32_t>(order), m, n};
+}
+
+void add_matrix(WeightStore& s, const std::string& name, int kind, int m, int n, int group, int offset, bool scale_signed,
+                uintptr_t data, uintptr_t scale, uintptr_t bias, uintptr_t super_scale, uintptr_t super_bias) {
+  const LogicalTensor tensor = {static_cast<WeightKind>(kind),
+                                m,
+                                n,
+                                group,
+                                offset,
+                                address<const void>(data),
+                                address<const void>(scale),
+                                address<const void>(bias),
+                                address<const uint16_t>(super_scale),
+                                address<const uint16_t>(super_bias),
+                                scale_signed};
+  nb::gil_scoped_release release;
+  s.add_matrix(name, tensor);
+}
+
+const HeldWeight& held(const WeightStore& s, const std::string& name) {
+  const HeldWeight* found = s.find(name);
+  if (!found) throw std::invalid_argument("no weight " + name);
+  return *found;
+}
+
+// [kind, m, n, group, offset, scale_signed, two_level, has_bias] of a matrix, [length] of a vector.
+std::vector<int> shape(const WeightStore& s, const std::string& name) {
+  const HeldWeight& w = held(s, name);
+  if (w.vector) return {w.length};
+  const PackedLinear& p = w.matrix;
+  return {static_cast<int>(p.kind), p.m, p.n, p.group, p.offset, p.scale_signed, p.two_level, p.has_bias};
+}
+
+// As `shape` gives it.
+void borrow(WeightStore& s, const std::string& name, const std::vector<int>& shape, Bytes data) {
+  auto* at = const_cast<uint8_t*>(data.data());
+  if (shape.size() == 1) {
+    if (data.size() != shape[0] * sizeof(float)) throw std::invalid_argument("has another size");
+    s.borrow_vector(name, reinterpret_cast<const float*>(at), shape[0]);
+    return;
+  }
+  if (shape.size() != 8) throw std::invalid_argument("has no shape");
+  const bool two_level = shape[6] != 0, has_bias = shape[7] != 0;
+  const auto* some = reinterpret_cast<const uint16_t*>(at);
+  const LogicalTensor like = {static_cast<WeightKind>(shape[0]),
+                              shape[1],
+                              shape[2],
+                              shape[3],
+                              shape[4],
+                              at,
+                              at,
+                              has_bias ? at : nullptr,
+                              two_level ? some : nullptr,
+                              two_level && has_bias ? some : nullptr,
+                              shape[5]};
+  s.borrow_matrix(name, like, at, data.size());
+}
+
+}  // namespace
+
+void bind_weights(nb::module_& m) {
+  nb::class_<WeightStore>(m, "WeightStore")
+      .def("add_matrix", &add_matrix)
+      .def("add_vector",
+           [](WeightStore& s, const std::string& name, uintptr_t data, int length) {
+             s.add_vector(name, address<const float>(data), length);
+           })
+      .def("reserve",
+           [](WeightStore& s, const std::string& name, const std::string& format, int rows, int columns) {
+             s.reserve(name, stored(format, rows, columns, 0, 0));
+           })
+      .def("pack",
+           [](WeightStore& s, const std::string& name, const std::string& format, int rows, int columns, uintptr_t data,
+              uintptr_t order, int begin, int end) {
+             const StoredMatrix matrix = stored(format, rows, columns, data, order);
+             nb::gil_scoped_release release;
+             s.pack(name, matrix, begin, end);
+           })
+      .def("borrow", &borrow)
+      .def("shape", &shape)
+      .def("data", [](nb::handle self, const std::string& name) {
+        const HeldWeight& w = held(nb::cast<const WeightStore&>(self), name);
+        return Held(w.data(), {w.bytes()}, self);
+      });
+  m.def("checksum", [](Bytes data, int threads) {
+    nb::gil_scoped_release release;
+    return checksum(data.data(), data.size(), threads);
+  });
+}
+
+}  // namespace octavo

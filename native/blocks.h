@@ -1,0 +1,35 @@
+// The block formats of files: what one block holds, and its repacking without loss into the logical kinds of
+// weights/kinds.py. Blocks never straddle rows, so all of it runs over flat sequences of blocks.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "linear.h"
+
+namespace octavo {
+
+// Where blocks are unpacked to, as weights/kinds.py lays a Tensor out; null where the format has no such part.
+struct BlockArrays {
+  uint8_t *data, *scale, *bias, *super_scale, *super_bias;
+};
+
+// `elements` in `bytes` of a file. group, offset, two_level, has_bias, scale_signed: as in LogicalTensor.
+// Float formats (group 0) are held as bf16, rounded to nearest even where they are wider.
+struct BlockFormat {
+  const char* name;
+  WeightKind kind;
+  int elements, bytes, group, offset;
+  bool two_level, has_bias, scale_signed;
+  void (*unpack)(const uint8_t* src, size_t blocks, const BlockArrays& out);
+
+  // Bytes that one block takes in each part of BlockArrays.
+  size_t data_bytes() const { return kind == WeightKind::U4 ? elements / 2 : kind == WeightKind::BF16 ? 2 * elements : elements; }
+  size_t scale_bytes() const { return group ? elements / group * (two_level ? 1 : 2) : 0; }
+  size_t super_bytes() const { return two_level ? 2 : 0; }
+};
+
+// Null for a name that is not a format.
+const BlockFormat* block_format(std::string_view name);
+
+}  // namespace octavo
