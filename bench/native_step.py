@@ -88,6 +88,7 @@ class Bench:
 
     def profile(self, shape: str, seconds: float) -> dict[str, float]:
         """Seconds a step of the operators of each name, layers together, as thread 0 saw them."""
+        self.session.run("target", self.headers[shape])
         before = dict(self.session.profile("target", on=True))
         steps = len(self.run(shape, seconds)) + 1
         taken: dict[str, float] = {}
@@ -118,7 +119,7 @@ class Build:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": source},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join((source, os.environ.get("PYTHONPATH", "")))},
         )
 
     def ask(self, **task: object) -> Any:

@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <climits>
 
 #include "denormals.h"
 
@@ -18,8 +18,13 @@
 namespace octavo {
 namespace {
 
-constexpr int SPINS_BEFORE_YIELD = 2048;
-constexpr auto SPIN_BETWEEN_JOBS = std::chrono::microseconds(200);
+using std::chrono::microseconds;
+
+constexpr microseconds SPIN_BETWEEN_JOBS(200);
+// At a barrier. With a core for each thread, the one that is waited for comes back at once or, preempted by another
+// process, after a time slice: sleeping would give this core away as well, and getting it back takes longer. With fewer
+// cores than threads it may be waiting for this very core.
+constexpr microseconds SPIN_OWN_CORE(20'000), SPIN_SHARED_CORE(1);
 
 void pause_core() {
 #if defined(__x86_64__)
@@ -33,20 +38,43 @@ long futex(std::atomic<uint32_t>& word, int operation, uint32_t value) {
   return syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation, value, nullptr, nullptr, 0);
 }
 
+// Whether the word left `value` within the time.
+bool spin_while(const std::atomic<uint32_t>& word, uint32_t value, microseconds time) {
+  constexpr int LOOKS = 64;  // between two looks at the clock
+  std::chrono::steady_clock::time_point end{};
+  for (int spins = 0; word.load(std::memory_order_acquire) == value; ++spins) {
+    pause_core();
+    if (spins % LOOKS != LOOKS - 1) continue;
+    const auto now = std::chrono::steady_clock::now();
+    if (spins < LOOKS) end = now + time;
+    else if (now > end) return false;
+  }
+  return true;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
+}
+
 }  // namespace
+
+bool Barrier::arrive() {
+  const auto count = static_cast<uint32_t>(count_);  // before this thread counts: the next job may set another one then
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < count) return false;
+  arrived_.store(0, std::memory_order_relaxed);
+  epoch_.fetch_add(1, std::memory_order_seq_cst);
+  if (sleepers_.load(std::memory_order_seq_cst)) futex(epoch_, FUTEX_WAKE_PRIVATE, INT_MAX);
+  return true;
+}
 
 void Barrier::wait() {
   if (count_ == 1) return;
   const uint32_t epoch = epoch_.load(std::memory_order_acquire);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(count_)) {
-    arrived_.store(0, std::memory_order_relaxed);
-    epoch_.store(epoch + 1, std::memory_order_release);
-    return;
-  }
-  for (int spins = 0; epoch_.load(std::memory_order_acquire) == epoch; ++spins) {
-    if (spins < SPINS_BEFORE_YIELD) pause_core();
-    else sched_yield();
-  }
+  if (arrive() || spin_while(epoch_, epoch, spin_)) return;
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  while (epoch_.load(std::memory_order_seq_cst) == epoch) futex(epoch_, FUTEX_WAIT_PRIVATE, epoch);
+  sleepers_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 Pool& Pool::instance() {
@@ -59,6 +87,7 @@ void Pool::grow(int workers) {
     new std::vector<std::unique_ptr<Worker>>(std::move(workers_));
     workers_.clear();
     process_ = getpid();
+    cores_ = usable_cores();
   }
   while (static_cast<int>(workers_.size()) < workers) {
     auto worker = std::make_unique<Worker>();
@@ -74,8 +103,9 @@ void Pool::run(int count, Job job, void* context) {
   FlushDenormals flush;
   grow(count - 1);
   job_ = job, context_ = context;
-  barrier_.reset(count);
-  done_.reset(count);
+  const microseconds spin = count <= cores_ ? SPIN_OWN_CORE : SPIN_SHARED_CORE;
+  barrier_.reset(count, spin);
+  done_.reset(count, spin);
   for (int i = 0; i < count - 1; ++i) {
     Worker& worker = *workers_[i];
     worker.generation.fetch_add(1, std::memory_order_seq_cst);
@@ -89,18 +119,14 @@ void Pool::work(Worker& self, int thread) {
   FlushDenormals flush;
   uint32_t seen = 0;
   for (;;) {
-    const auto limit = std::chrono::steady_clock::now() + SPIN_BETWEEN_JOBS;
-    for (int spins = 0; self.generation.load(std::memory_order_acquire) == seen; ++spins) {
-      pause_core();
-      if (spins % 64 == 63 && std::chrono::steady_clock::now() > limit) {
-        self.asleep.store(1, std::memory_order_seq_cst);
-        while (self.generation.load(std::memory_order_seq_cst) == seen) futex(self.generation, FUTEX_WAIT_PRIVATE, seen);
-        self.asleep.store(0, std::memory_order_relaxed);
-      }
+    if (!spin_while(self.generation, seen, SPIN_BETWEEN_JOBS)) {
+      self.asleep.store(1, std::memory_order_seq_cst);
+      while (self.generation.load(std::memory_order_seq_cst) == seen) futex(self.generation, FUTEX_WAIT_PRIVATE, seen);
+      self.asleep.store(0, std::memory_order_relaxed);
     }
     ++seen;
     job_(context_, thread);
-    done_.wait();
+    done_.arrive();
   }
 }
 

@@ -1,9 +1,10 @@
 // The process's one thread pool. A job runs on `count` threads: the caller is thread 0, persistent workers are the rest.
 //
 // Workers spin for a short while after a job (a decode loop's next step arrives within it), then sleep on a futex, so
-// that an idle engine burns nothing. Inside a job threads meet at spin barriers.
+// that an idle engine burns nothing. Inside a job threads meet at barriers.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -12,15 +13,19 @@
 
 namespace octavo {
 
-// Meeting point of `count` threads. Spins, and gives the core away when the others are late.
+// Meeting point of `count` threads. They spin for so long and then sleep until the last one has come.
 class Barrier {
  public:
-  void reset(int count) { count_ = count; }
+  void reset(int count, std::chrono::microseconds spin) { count_ = count, spin_ = spin; }
   void wait();
+  // Comes without waiting for the others. True for the last one.
+  bool arrive();
 
  private:
   int count_ = 1;
+  std::chrono::microseconds spin_{0};
   alignas(128) std::atomic<uint32_t> arrived_{0};
+  std::atomic<uint32_t> sleepers_{0};
   alignas(128) std::atomic<uint32_t> epoch_{0};
 };
 
@@ -51,6 +56,7 @@ class Pool {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Worker>> workers_;
   int process_ = 0;  // that the workers belong to
+  int cores_ = 1;    // that it may run on
   Barrier barrier_;
   Barrier done_;
   Job job_ = nullptr;

@@ -71,7 +71,7 @@ def test_chunks(model, vocab, plain, budget):
 
 
 @pytest.mark.parametrize("block_tokens", [16, 32])
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
 def test_threads_and_block_sizes(model, vocab, plain, threads, block_tokens):
     house = House(model, threads=threads, block_tokens=block_tokens, num_blocks=9600 // block_tokens)
     check(house.run(subjects(vocab)), plain)

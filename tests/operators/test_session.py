@@ -66,7 +66,7 @@ def test_chunks_change_no_bit(model, kind, whole, chunk):
     assert np.array_equal(stepper(model, kind).prompt(prompt(LENGTH), chunk=chunk), whole)
 
 
-@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("threads", [2, 3, 4])
 def test_threads_change_no_bit(model, kind, whole, threads):
     many = stepper(model, kind, threads=threads)
     assert np.array_equal(many.prompt(prompt(LENGTH)), whole)
