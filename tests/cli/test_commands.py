@@ -118,6 +118,9 @@ def test_doctor(octavo, monkeypatch):
     assert outcome.code == 0
     for word in ("octavo", "cores usable", "portable", "free of", "model cache", "numpy"):
         assert word in outcome.out, word
+    facts = json.loads(octavo("doctor", "--json").out)
+    assert 1 <= facts["threads"] <= len(facts["cores"]) <= facts["online"]
+    assert facts["isa"] in facts["isas"] and facts["remarks"]
     monkeypatch.setenv("OCTAVO_ISA", "portable")
     assert "in use: portable" in octavo("doctor").out
     monkeypatch.setattr(

@@ -1,12 +1,13 @@
-"""Facts of the machine, read once: cores, instruction sets, memory within the container's limits."""
+"""Facts of the machine, read once: processors, instruction sets, memory within the container's limits."""
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 
 from octavo.backends.native.executor import available_isas
+from octavo.runner.topology import Topology
+from octavo.runner.topology import read as read_topology
 from octavo.types import Machine
 
 _CGROUP_LIMITS = (
@@ -16,11 +17,8 @@ _CGROUP_LIMITS = (
 
 
 @cache
-def cores() -> tuple[int, int]:
-    """(usable, physical among them): hyper-threads of one core count once."""
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    siblings = {_text(f"/sys/devices/system/cpu/cpu{n}/topology/thread_siblings_list") or str(n) for n in usable}
-    return len(usable), len(siblings)
+def topology() -> Topology:
+    return read_topology()
 
 
 def memory() -> tuple[int, int]:
@@ -37,9 +35,9 @@ def memory() -> tuple[int, int]:
 
 
 def read() -> Machine:
-    usable, physical = cores()
+    found = topology()
     total, free = memory()
-    return Machine(usable, physical, available_isas(), total, free)
+    return Machine(len(found.usable), len(found.cores), available_isas(), total, free)
 
 
 def _cgroup_cache(folder: Path) -> int:

@@ -135,7 +135,7 @@ class Runner:
             num_blocks=blocks + 1,
             block_tokens=config.block_tokens,
         )
-        threads = config.threads or machine.cores()[1]
+        threads = config.threads or machine.topology().threads
         session = executor.open(programs, lambda: source.stream(progress), limits, threads=threads, isa=config.isa)
         loaded = Loaded(
             vocab_size=model.vocab_size,
