@@ -50,6 +50,7 @@ void bind_session(nb::module_& m) {
       .def("cache_bytes", [](nb::handle self) { return cache_bytes(self); })
       .def("set_profiling", &Session::set_profiling)
       .def("profile", &Session::profile)
+      .def("weight_bytes", &Session::weight_bytes)
       .def_prop_ro("block_bytes", &Session::block_bytes)
       .def_prop_ro("steps", &Session::steps)
       .def_prop_ro("barriers", &Session::barriers);

@@ -6,6 +6,7 @@
 namespace nb = nanobind;
 
 namespace octavo {
+void bind_calibrate(nb::module_& m);
 void bind_linear(nb::module_& m);
 void bind_memory(nb::module_& m);
 void bind_sampling(nb::module_& m);
@@ -15,6 +16,7 @@ void bind_weights(nb::module_& m);
 
 NB_MODULE(_native, m) {
   m.attr("__doc__") = "Octavo's native kernels.";
+  octavo::bind_calibrate(m);
   octavo::bind_convert(m);
   octavo::bind_linear(m);
   octavo::bind_memory(m);

@@ -338,6 +338,14 @@ Session::View Session::view(const std::string& name) const {
   fail("no program exports " + name);
 }
 
+std::vector<std::pair<std::string, size_t>> Session::weight_bytes() const {
+  std::vector<std::pair<std::string, size_t>> out;
+  for (const auto& [name, w] : weights_) {
+    out.emplace_back(name, w.vector ? w.length * sizeof(float) : w.matrix.panels * w.matrix.panel_bytes);
+  }
+  return out;
+}
+
 std::vector<std::pair<std::string, double>> Session::profile(int32_t program) const {
   const LoadedProgram& p = *programs_.at(program);
   std::vector<std::pair<std::string, double>> out;

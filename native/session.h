@@ -78,6 +78,8 @@ class Session {
   const SessionLimits& limits() const { return limits_; }
   void set_profiling(bool on) { profiling_ = on; }
   std::vector<std::pair<std::string, double>> profile(int32_t program) const;
+  // Bytes that each weight is streamed as, padding included.
+  std::vector<std::pair<std::string, size_t>> weight_bytes() const;
   uint64_t steps() const { return steps_; }
   uint64_t barriers() const { return barriers_; }
 

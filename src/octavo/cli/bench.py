@@ -1,7 +1,9 @@
 """`octavo bench MODEL`: prefill and decode speed of the whole engine, Python included.
 
-Every prompt is different, so that nothing is a prefix hit. Prefill: submit to first token of one request. Decode at
-batch B: tokens that arrive while all B requests are decoding, over that time. Medians over --repeats.
+Prompts are random and share nothing. Prefill: --prompts requests at once, all their tokens from submit to the last
+first token; never a prefix hit. Decode at batch B: tokens that arrive while all B requests are decoding, over that
+time; their contexts are computed once, ahead, and are prefix hits from then on (without prefix caching each run
+computes them). Medians over --repeats. --workload mixed runs many requests of unlike lengths: output tokens over the whole time.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ import random
 import statistics
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from octavo.cli import flags
 from octavo.cli.screen import capacity_table, progress, table
@@ -19,6 +24,8 @@ from octavo.engine.executor import ThreadEngine
 from octavo.engine.port import Sink
 from octavo.errors import EngineError, UsageError
 from octavo.request import Request, SamplingParams, TokenDelta
+
+MIXED_SEQUENCES, MIXED_LENGTHS = 256, (100, 1024)
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -31,42 +38,91 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 def run(args: argparse.Namespace) -> int:
     plan = flags.resolve(args, flags.BENCH_FLAGS)
     batches: tuple[int, ...] = plan["batch"]
-    if not batches or min(batches) < 1 or plan["decode_steps"] < 2 or plan["prompt_tokens"] < 1 or plan["repeats"] < 1:
-        raise UsageError("bench: --batch, --prompt-tokens and --repeats are at least 1, --decode-steps at least 2")
+    least = min((*batches, plan["prompt_tokens"], plan["prompts"], plan["repeats"], plan["context"]), default=0)
+    if not batches or least < 1 or plan["decode_steps"] < 2:
+        what = "--batch, --prompt-tokens, --prompts, --context and --repeats are at least 1, --decode-steps at least 2"
+        raise UsageError(f"bench: {what}")
     config = flags.engine_config(args)
-    if max(batches) > config.max_num_seqs:
-        raise UsageError(f"--batch {max(batches)} is more than --max-num-seqs {config.max_num_seqs}", param="batch")
+    for name, count in (("batch", max(batches)), ("prompts", plan["prompts"])):
+        if count > config.max_num_seqs:
+            raise UsageError(f"--{name} {count} is more than --max-num-seqs {config.max_num_seqs}", param=name)
+    sequences = round(MIXED_SEQUENCES * plan["scale"])
+    if not 1 <= sequences <= MIXED_SEQUENCES:
+        raise UsageError(f"--scale is above 0 and at most 1, not {plan['scale']:g}", param="scale")
     with progress("loading") as advance:
         engine = ThreadEngine(config, progress=advance)
     try:
         capacity_table(engine.info)
-        clock = Stopwatch(engine)
-        clock.prefill(plan["prompt_tokens"])  # warm-up
-        repeats = range(plan["repeats"])
-        prefill = statistics.median(clock.prefill(plan["prompt_tokens"]) for _ in repeats)
-        decode = {
-            batch: statistics.median(clock.decode(batch, plan["context"], plan["decode_steps"]) for _ in repeats)
-            for batch in batches
-        }
+        mixed = plan["workload"] == "mixed"
+        result = _mixed(engine, sequences) if mixed else _speeds(engine, plan)
     finally:
         engine.close()
-    rows = [(f"prefill, {plan['prompt_tokens']} tokens", f"{prefill:,.0f}")]
-    rows += [(f"decode, batch {batch}, context {plan['context']}", f"{rate:,.0f}") for batch, rate in decode.items()]
-    table("", ("whole engine", "tok/s"), rows)
+    table("", ("whole engine", "tok/s"), result.rows)
     if args.json:
-        print(json.dumps(_summary(engine, args.model, prefill, decode)))
+        print(json.dumps({**_summary(engine, args.model), **result.fields}))
     return 0
 
 
-def _summary(engine: ThreadEngine, model: str, prefill: float, decode: dict[int, float]) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class Result:
+    """rows: what was measured, and tokens a second. fields: of the JSON."""
+
+    rows: list[tuple[str, str]]
+    fields: dict[str, Any]
+
+
+def _speeds(engine: ThreadEngine, plan: dict[str, Any]) -> Result:
+    count, tokens, context = plan["prompts"], plan["prompt_tokens"], plan["context"]
+    clock = Stopwatch(engine)
+    clock.prefill(1, tokens)  # warm-up
+    repeats = range(plan["repeats"])
+    prefill = statistics.median(clock.prefill(count, tokens) for _ in repeats)
+    contexts = clock.contexts(max(plan["batch"]), context)
+    decode = {
+        batch: statistics.median(clock.decode(contexts[:batch], plan["decode_steps"]) for _ in repeats)
+        for batch in plan["batch"]
+    }
+    rows = [(f"prefill, {f'{count} x ' if count > 1 else ''}{tokens} tokens", f"{prefill:,.0f}")]
+    rows += [(f"decode, batch {batch}, context {context}", f"{rate:,.0f}") for batch, rate in decode.items()]
+    fields = {
+        "prompts": count,
+        "prompt_tokens": tokens,
+        "context": context,
+        "prefill_tok_s": round(prefill, 1),
+        "decode_tok_s": {str(batch): round(rate, 1) for batch, rate in decode.items()},
+    }
+    return Result(rows, fields)
+
+
+def _mixed(engine: ThreadEngine, sequences: int) -> Result:
+    """The offline workload that small engines quote: inputs and outputs uniform in 100 .. 1024, seed 0."""
+    noise = random.Random(0)
+    vocabulary = min(engine.info.vocab_size, 10_001)
+    shortest, longest = MIXED_LENGTHS
+    prompts = [
+        tuple(noise.randrange(vocabulary) for _ in range(noise.randint(shortest, longest))) for _ in range(sequences)
+    ]
+    outputs = [noise.randint(shortest, longest) for _ in range(sequences)]
+    clock = Stopwatch(engine)
+    clock.prefill(1, shortest)  # warm-up
+    begun = time.perf_counter()
+    clock.run(prompts, outputs, temperature=0.6)
+    seconds = time.perf_counter() - begun
+    inputs, total = sum(map(len, prompts)), sum(outputs)
+    rate = total / seconds
+    rows = [(f"output, {sequences} sequences, {inputs:,} tokens in, {total:,} out", f"{rate:,.0f}")]
+    fields = {"sequences": sequences, "input_tokens": inputs, "output_tokens": total, "seconds": round(seconds, 2)}
+    return Result(rows, {"workload": "mixed", **fields, "output_tok_s": round(rate, 1)})
+
+
+def _summary(engine: ThreadEngine, model: str) -> dict[str, Any]:
     return {
         "model": model,
         "weights_bytes": engine.info.weights_bytes,
         "threads": engine.info.threads,
         "isa": engine.info.isa,
+        "numerics": engine.info.numerics,
         "load_s": round(engine.info.load_seconds, 3),
-        "prefill_tok_s": round(prefill, 1),
-        "decode_tok_s": {str(batch): round(rate, 1) for batch, rate in decode.items()},
     }
 
 
@@ -78,28 +134,37 @@ class Stopwatch:
         self._random = random.Random(0)
         self._number = 0
 
-    def prefill(self, tokens: int) -> float:
-        """Prompt tokens a second."""
+    def prefill(self, count: int, tokens: int) -> float:
+        """Prompt tokens a second of `count` requests: until the last one's first token."""
         start = time.perf_counter()
-        [arrivals] = self._run(1, tokens, 1)
-        return tokens / (arrivals[0] - start)
+        arrivals = self.run([self._prompt(tokens) for _ in range(count)], [1] * count)
+        return count * tokens / (max(times[0] for times in arrivals) - start)
 
-    def decode(self, batch: int, context: int, steps: int) -> float:
+    def contexts(self, count: int, tokens: int) -> list[tuple[int, ...]]:
+        """Prompts whose keys and values are in the cache, as far as it holds them."""
+        prompts = [self._prompt(tokens) for _ in range(count)]
+        self.run(prompts, [1] * count)
+        return prompts
+
+    def decode(self, prompts: Sequence[tuple[int, ...]], steps: int) -> float:
         """Tokens a second of all requests together."""
-        runs = self._run(batch, context, steps + 1)
+        runs = self.run(prompts, [steps + 1] * len(prompts))
         begin, end = max(times[0] for times in runs), min(times[-1] for times in runs)
         tokens = sum(begin < arrival <= end for times in runs for arrival in times)
         if end <= begin:
-            raise UsageError(f"batch {batch} never decoded together: raise --decode-steps or --kv-memory")
+            what = f"batch {len(prompts)} never decoded together"
+            raise UsageError(f"{what}: raise --decode-steps or --kv-memory, or leave prefix caching on")
         return tokens / (end - begin)
 
-    def _run(self, count: int, prompt_tokens: int, output_tokens: int) -> list[list[float]]:
-        """Arrival times of every token of `count` requests that run together."""
+    def run(
+        self, prompts: Sequence[tuple[int, ...]], outputs: Sequence[int], temperature: float = 0.0
+    ) -> list[list[float]]:
+        """Arrival times of every token of requests that are submitted together."""
+        count = len(prompts)
         arrivals: list[list[float]] = [[] for _ in range(count)]
         left, ended = threading.Semaphore(0), [""] * count
-        params = SamplingParams(temperature=0.0, max_tokens=output_tokens, ignore_eos=True)
-        prompts = [self._prompt(prompt_tokens) for _ in range(count)]
-        self.engine.info.check(prompt_tokens, output_tokens)
+        for prompt, output in zip(prompts, outputs, strict=True):
+            self.engine.info.check(len(prompt), output)
 
         def listener(number: int) -> Sink:
             def listen(delta: TokenDelta) -> None:
@@ -110,8 +175,9 @@ class Stopwatch:
 
             return listen
 
-        for number, prompt in enumerate(prompts):
+        for number, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
             self._number += 1
+            params = SamplingParams(temperature=temperature, max_tokens=output, ignore_eos=True)
             request = Request(f"bench-{self._number}", prompt, params)
             self.engine.submit(request, listener(number))
         for _ in range(count):

@@ -1,22 +1,31 @@
 """`octavo explain MODEL`: the program that runs, operator by operator, from headers alone.
 
 Works on a model, or on a folder or config.json that holds a configuration and no weights (sizes are then assumed).
+With --measure the native session runs it, and each operator's time stands beside the limit of this machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
-from octavo.cli.screen import human, short, table
+from octavo.backends.native.executor import choose_isa
+from octavo.cli import flags, measured, roofline_svg
+from octavo.cli.screen import human, progress, short, table
 from octavo.errors import ConfigError, UsageError, in_file
 from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.program.ir import Program
 from octavo.program.lower import CacheDType, default_kinds, lower
 from octavo.program.report import PROMPT_TOKENS, ExplainRow, explain_rows, explain_totals
+from octavo.runner import machine
+from octavo.runner.calibration import calibrated
+from octavo.runner.measure import Workload, measure
 from octavo.runner.model import model_config, plain_program
 from octavo.weights import fetch
 from octavo.weights.checkpoint import UNSAFE_SUFFIXES, open_checkpoint
@@ -25,34 +34,111 @@ from octavo.weights.match import match
 _WEIGHTS = (".gguf", *UNSAFE_SUFFIXES)
 
 
+# Flags of the engine that decide what the program is, and those that decide besides what is measured.
+LOWERING_FLAGS = flags.named("kv-dtype")
+MEASURE_FLAGS = flags.named("threads", "isa", "block-tokens", "max-num-batched-tokens")
+PROMPT, CONTEXT = 512, 128  # what --measure runs unless told otherwise
+
+
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     parser.add_argument("model", help="a name, a GGUF file, a safetensors folder, or a config.json")
     parser.add_argument("--plain", action="store_true", help="the program as the model family wrote it")
     parser.add_argument("--layers", metavar="A[:B]", help="only the operators of these layers")
-    parser.add_argument("--context", type=int, default=0, metavar="N", help="tokens in the cache before the one token")
-    parser.add_argument("--kv-dtype", choices=("bf16", "i8"), default="bf16", help="how keys and values are stored")
+    parser.add_argument(
+        "--context", type=int, metavar="N", help=f"tokens in the cache before the one token (measured: {CONTEXT})"
+    )
+    parser.add_argument("--json", action="store_true", help="last line: one JSON object")
+    group = parser.add_argument_group("measured")
+    group.add_argument("--measure", action="store_true", help="run it, and time every operator beside its limit")
+    group.add_argument("--batch", type=int, metavar="N", help="requests that decode together (default: 1)")
+    group.add_argument("--prefill", type=int, metavar="N", help=f"tokens of the prompt (default: {PROMPT})")
+    group.add_argument("--all", action="store_true", help="a line an operator, not a line a kind")
+    group.add_argument("--svg", metavar="FILE", help="write a roofline plot")
+    group.add_argument("--recalibrate", action="store_true", help="measure the machine's limits anew")
+    flags.add_flags(parser, LOWERING_FLAGS, "engine")
+    flags.add_flags(parser, MEASURE_FLAGS, "engine, measured")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.context < 0:
+    if (args.context or 0) < 0:
         raise UsageError("--context is at least 0", param="context")
-    program = load_program(args.model, plain=args.plain, kv_dtype=args.kv_dtype)
-    shown = [row for row in explain_rows(program, args.context) if _in_layers(row, args.layers)]
+    _check(args)
+    return _measure(args) if args.measure else _explain(args)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Nothing is accepted and then ignored."""
+    only = ("batch", "prefill", "all", "svg", "recalibrate", *(flag.key for flag in MEASURE_FLAGS))
+    refused = ("plain", "layers") if args.measure else only
+    for name in refused:
+        if getattr(args, name):
+            what = "is not for" if args.measure else "needs"
+            raise UsageError(f"--{name.replace('_', '-')} {what} --measure", param=name)
+    if args.measure and _bare_config(args.model) is not None:
+        raise UsageError("--measure needs a model with weights", param="measure")
+
+
+def _measure(args: argparse.Namespace) -> int:
+    work = Workload(args.batch or 1, CONTEXT if args.context is None else args.context, args.prefill or PROMPT)
+    config = flags.engine_config(args, executor="native")
+    isa, _ = choose_isa(config.isa or os.environ.get("OCTAVO_ISA") or None)
+    files = file_sizes(args.model)
+    calibration, notes = calibrated(isa, config.threads or machine.cores()[1], renew=args.recalibrate)
+    with progress("loading") as advance:
+        found = measure(config, work, calibration, advance)
+    for note in (*notes, *found.loaded.notes):
+        print(f"note: {note}", file=sys.stderr)
+    measured.show(found, work, calibration, files, args.all)
+    if args.svg:
+        title = (
+            f"{args.model}: decode {work.batch} x 1 after {work.context}, prefill {work.prompt}; "
+            f"{found.loaded.isa}, {found.loaded.threads} threads"
+        )
+        _write(Path(args.svg), roofline_svg.render(found, title))
+    if args.json:
+        print(json.dumps(measured.document(found, work, calibration, files, args.model)))
+    return 0
+
+
+def _explain(args: argparse.Namespace) -> int:
+    context = args.context or 0
+    kv_dtype = flags.resolve(args, LOWERING_FLAGS)["kv_dtype"]
+    program = load_program(args.model, plain=args.plain, kv_dtype="bf16" if kv_dtype == "auto" else kv_dtype)
+    shown = [row for row in explain_rows(program, context) if _in_layers(row, args.layers)]
     if not shown:
         raise UsageError(f"--layers {args.layers}: this model has no such layer", param="layers")
     columns = ("operator", "in", "out", "weights", "bytes", "FLOPs, 1 token", f"FLOPs, {PROMPT_TOKENS} tokens")
     table(program.name, columns, [_cells(row) for row in shown])
-    totals = explain_totals(program, args.context)
+    totals = explain_totals(program, context)
     assumed = " (assumed: no tensor headers)" if totals.assumed else ""
     rows = [
         ("parameters", short(totals.parameters)),
         (f"weight bytes{assumed}", human(totals.weight_bytes)),
         *((f"KV bytes per token, {group}", f"{size:,}") for group, size in totals.kv_bytes_per_token),
-        (f"one token after {args.context}", f"{short(totals.token.flops)}FLOP, {human(totals.token.bytes)} moved"),
+        (f"one token after {context}", f"{short(totals.token.flops)}FLOP, {human(totals.token.bytes)} moved"),
         (f"a prompt of {PROMPT_TOKENS}", f"{short(totals.prompt.flops)}FLOP, {human(totals.prompt.bytes)} moved"),
     ]
+    if _bare_config(args.model) is None:
+        rows.insert(2, ("weight bytes in the file", human(sum(file_sizes(args.model).values()))))
     table("", ("total", ""), rows)
+    if args.json:
+        operators = [asdict(row) for row in shown]
+        print(json.dumps({"model": args.model, "operators": operators, "totals": asdict(totals)}))
     return 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--svg {path}: {error.strerror}", param="svg") from None
+
+
+def file_sizes(model: str) -> dict[str, int]:
+    """Weight name -> bytes of its tensor on disk."""
+    with closing(open_checkpoint(fetch.resolve(model))) as checkpoint:
+        program = plain_program(checkpoint, model_config(checkpoint))
+        return {name: checkpoint.headers[source].nbytes for name, source in match(program.weights, checkpoint).items()}
 
 
 def load_program(model: str, *, plain: bool = False, kv_dtype: CacheDType = "bf16") -> Program:
@@ -105,8 +191,8 @@ def _cells(row: ExplainRow) -> tuple[str, ...]:
     parts = f" ({', '.join(row.parts)})" if row.parts else ""
     return (
         f"{row.kind}{parts}",
-        " ".join(f"{name} {shape}" for name, shape in row.ins),
-        " ".join(f"{name} {shape}" for name, shape in row.outs),
+        " ".join(f"{name} {shape} {dtype}" for name, shape, dtype in row.ins),
+        " ".join(f"{name} {shape} {dtype}" for name, shape, dtype in row.outs),
         " ".join(f"{name} {list(shape)} {kind}" for name, shape, kind in row.weights),
         human(row.weight_bytes) if row.weight_bytes else "",
         short(row.token.flops),

@@ -119,14 +119,27 @@ SERVE_FLAGS: tuple[Flag, ...] = (
 )
 
 BENCH_FLAGS: tuple[Flag, ...] = (
-    Flag("prompt-tokens", "length of the prefill", whole, default=512),
+    Flag("prompt-tokens", "length of a prompt of the prefill", whole, default=512),
+    Flag("prompts", "prompts of the prefill, submitted at once", whole, default=1),
     Flag("context", "tokens before the first decoded one", whole, default=128),
     Flag("batch", "decode batch sizes, comma-separated", integers, "N,...", default=(1, 8, 32)),
     Flag("decode-steps", "decoded tokens a request", whole, default=64),
     Flag("repeats", "medians are over so many runs", whole, default=3),
+    Flag(
+        "workload",
+        "speeds: prefill and decode apart; mixed: 256 sequences, inputs and outputs of 100 to 1024 tokens",
+        choices=("speeds", "mixed"),
+        default="speeds",
+    ),
+    Flag("scale", "share of the sequences of --workload mixed", number, "F", default=1.0),
 )
 
 ALL_FLAGS = (*ENGINE_FLAGS, *SAMPLING_FLAGS, *SERVE_FLAGS, *BENCH_FLAGS)
+
+
+def named(*names: str) -> tuple[Flag, ...]:
+    """Some of the engine's flags, in the order of ENGINE_FLAGS."""
+    return tuple(flag for flag in ENGINE_FLAGS if flag.name in names)
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Sequence[Flag], title: str) -> None:

@@ -15,6 +15,9 @@ from octavo.program.ir import Op, Program, Weight
 from octavo.types import StepShape
 
 _VALUE_BYTES = {"f32": 4, "act": 4, "i32": 4, "bf16": 2, "token": 0}
+# What a linear eats -> what its products are made of, and how many for one multiply-add (two planes of int8 are two).
+_PRODUCTS = {"f32": ("f32", 1), "act": ("f32", 1), "bf16": ("bf16", 1), "i8g32": ("int8", 1)}
+_PRODUCTS |= dict.fromkeys(("i15", "i15g32"), ("int8", 2))
 # Bytes per element of a matrix whose size in memory is not known; scales of i8 and u4 at group 32 with f16 pairs.
 _ASSUMED = {"f32": 4.0, "bf16": 2.0, "i8": 1.125, "u4": 0.625, None: 2.0}
 
@@ -63,6 +66,25 @@ def op_cost(program: Program, op: Op, shape: StepShape) -> Cost:
         if name in hidden
     )
     return total + Cost(value_bytes=-traffic)
+
+
+def op_product(program: Program, op: Op) -> tuple[str, int]:
+    """What the matrix products of an operator are made of (f32, bf16, int8), and how many for one multiply-add."""
+    for leaf in op.parts or (op,):
+        if leaf.kind == "linear":
+            held = {program.weights[name].kind for name in leaf.weights[:1]}
+            return (
+                _PRODUCTS["f32"] if held == {"f32"} else _PRODUCTS.get(program.buffers[leaf.ins[0]].dtype, ("bf16", 1))
+            )
+        if leaf.kind == "attention":
+            return _PRODUCTS["f32" if program.stage in ("plain", "bound") else "bf16"]
+    return _PRODUCTS["f32"]
+
+
+def entry_bytes(program: Program, op: Op) -> int:
+    """Bytes that one token has in the two caches of an operator; 0 for one without."""
+    names = {op.attrs.get("cache_k"), op.attrs.get("cache_v")}
+    return sum(tensor.bytes for group in program.groups for tensor in group.tensors if tensor.name in names)
 
 
 def stored_bytes(weight: Weight) -> int:
@@ -149,7 +171,7 @@ def _linear(program: Program, op: Op, shape: StepShape, hidden: Mapping[str, Op]
 
 
 def _kv_write(program: Program, op: Op, shape: StepShape, hidden: Mapping[str, Op]) -> tuple[int, int, int]:
-    return 0, 0, shape.tokens * _entry_bytes(program, op)
+    return 0, 0, shape.tokens * entry_bytes(program, op)
 
 
 def _attention(program: Program, op: Op, shape: StepShape, hidden: Mapping[str, Op]) -> tuple[int, int, int]:
@@ -159,13 +181,7 @@ def _attention(program: Program, op: Op, shape: StepShape, hidden: Mapping[str, 
     keys = 0
     for rows, context in zip(shape.rows, shape.contexts, strict=True):
         keys += min(context + rows, rows + window - 1) if window else context + rows
-    return 4 * width * attended(shape, window), 0, keys * _entry_bytes(program, op)
-
-
-def _entry_bytes(program: Program, op: Op) -> int:
-    """Bytes that one token has in the two caches of an operator."""
-    names = {op.attrs["cache_k"], op.attrs["cache_v"]}
-    return sum(tensor.bytes for group in program.groups for tensor in group.tensors if tensor.name in names)
+    return 4 * width * attended(shape, window), 0, keys * entry_bytes(program, op)
 
 
 def _integer(op: Op, name: str) -> int:

@@ -17,13 +17,13 @@ PROMPT_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class ExplainRow:
-    """One operator. ins, outs: name and a shape like `[T, 576]`; weights: name, shape, kind; costs of one step each."""
+    """One operator. ins, outs: name, shape, dtype; weights: name, shape, kind; costs of one step each."""
 
     number: int
     kind: str
     parts: tuple[str, ...]
-    ins: tuple[tuple[str, str], ...]
-    outs: tuple[tuple[str, str], ...]
+    ins: tuple[tuple[str, str, str], ...]
+    outs: tuple[tuple[str, str, str], ...]
     weights: tuple[tuple[str, tuple[int, ...], str], ...]
     weight_bytes: int
     token: Cost
@@ -78,12 +78,12 @@ def _row(program: Program, number: int, op: Op, token: StepShape, prompt: StepSh
     )
 
 
-def _shapes(program: Program, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    return tuple((name, _shape(program.buffers[name].shape)) for name in names)
+def _shapes(program: Program, names: Iterable[str]) -> tuple[tuple[str, str, str], ...]:
+    return tuple((name, _shape(program.buffers[name].shape), program.buffers[name].dtype) for name in names)
 
 
 def _shape(axes: tuple[Axis, ...]) -> str:
-    return f"[{', '.join(str(axis) for axis in axes)}]" if axes else "token"
+    return f"[{', '.join(str(axis) for axis in axes)}]" if axes else ""
 
 
 def _count(shape: tuple[int, ...]) -> int:

@@ -68,6 +68,7 @@ class Loaded:
     kv_bytes_per_token: int
     load_seconds: float
     notes: tuple[str, ...]
+    programs: Mapping[str, Program]  # as lowered, by name
 
 
 class Runner:
@@ -149,6 +150,7 @@ class Runner:
             kv_bytes_per_token=demand.block_bytes // config.block_tokens,
             load_seconds=time.monotonic() - begun,
             notes=(*model.warnings, *checkpoint.notes, *session.notes),
+            programs=programs,
         )
         return cls(session, loaded, drafter, config.plans_outstanding)
 
@@ -164,6 +166,11 @@ class Runner:
         self._requests.forget(request_id)
         self._sampler.forget(request_id)
         self._drafter.forget(request_id)
+
+    @property
+    def session(self) -> Session:
+        """For measuring steps alone: between plans."""
+        return self._session
 
     @property
     def num_requests(self) -> int:

@@ -36,6 +36,10 @@ class NativeSession:
         self._native.set_profiling(on)
         return list(self._native.profile(self._numbers[program]))
 
+    def weight_bytes(self) -> dict[str, int]:
+        """Bytes that each weight is streamed as, padding included."""
+        return dict(self._native.weight_bytes())
+
     @property
     def steps(self) -> int:
         return int(self._native.steps)
