@@ -340,7 +340,7 @@ Session::View Session::view(const std::string& name) const {
 
 std::vector<std::pair<std::string, size_t>> Session::weight_bytes() const {
   std::vector<std::pair<std::string, size_t>> out;
-  for (const auto& [name, w] : weights_) {
+  for (const auto& [name, w] : weights_.all()) {
     out.emplace_back(name, w.vector ? w.length * sizeof(float) : w.matrix.panels * w.matrix.panel_bytes);
   }
   return out;

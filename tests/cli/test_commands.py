@@ -166,7 +166,9 @@ def test_bench(octavo, model):
     outcome = octavo("bench", model, *BENCH, "--batch", "1,2", "--json")
     assert outcome.code == 0
     last = json.loads(outcome.out.splitlines()[-1])
-    assert list(last) == ["model", "weights_bytes", "threads", "isa", "load_s", "prefill_tok_s", "decode_tok_s"]
+    wanted = {"model", "weights_bytes", "threads", "isa", "numerics", "load_s", "prefill_tok_s", "decode_tok_s"}
+    assert set(last) == wanted | {"prompts", "prompt_tokens", "context"}
+    assert last["isa"] in last["numerics"]
     assert (last["model"], last["threads"]) == (model, 1) and last["weights_bytes"] > 100_000
     assert list(last["decode_tok_s"]) == ["1", "2"] and min(*last["decode_tok_s"].values(), last["prefill_tok_s"]) > 0
     table = octavo("bench", model, *BENCH, "--batch", 1).out
@@ -175,11 +177,29 @@ def test_bench(octavo, model):
 
 @pytest.mark.parametrize(
     "words", [["--batch", ""], ["--batch", "0"], ["--batch", "1,x"], ["--decode-steps", 1], ["--batch", 65],
-              ["--repeats", 0], ["--prompt-tokens", 0], ["--context", 5000]],
+              ["--repeats", 0], ["--prompt-tokens", 0], ["--context", 5000], ["--context", 0], ["--prompts", 0],
+              ["--prompts", 65], ["--scale", 0], ["--scale", 2], ["--workload", "other"]],
 )  # fmt: skip
 def test_bench_refuses(octavo, model, words):
     outcome = octavo("bench", model, *BENCH, *words)
     assert outcome.code == 2 and outcome.err.splitlines()[-1].startswith("error: ")
+
+
+def test_bench_of_many_prompts(octavo, model):
+    outcome = octavo("bench", model, *BENCH, "--batch", 2, "--prompts", 3, "--json", "--no-enable-prefix-caching")
+    assert outcome.code == 0 and "prefill, 3 x 32 tokens" in outcome.out
+    assert json.loads(outcome.out.splitlines()[-1])["prompts"] == 3
+
+
+def test_bench_of_mixed_lengths(octavo, model):
+    outcome = octavo(
+        "bench", model, "--threads", 1, "--workload", "mixed", "--scale", 0.008, "--num-blocks", 256, "--json"
+    )
+    assert outcome.code == 0, outcome.err
+    last = json.loads(outcome.out.splitlines()[-1])
+    assert (last["workload"], last["sequences"]) == ("mixed", 2)
+    assert all(200 <= last[name] <= 2048 for name in ("input_tokens", "output_tokens"))
+    assert abs(last["output_tok_s"] * last["seconds"] - last["output_tokens"]) < 0.1 * last["output_tokens"]
 
 
 def test_perplexity(octavo, refused, model, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
-from octavo.program.cost import attended, op_cost, program_cost, stored_bytes
+from octavo.program.cost import attended, entry_bytes, op_cost, op_product, program_cost, stored_bytes
 from octavo.program.lower import bind, default_kinds, fuse, lower, quantize
 from octavo.program.report import explain_rows, explain_totals
 from octavo.types import StepShape
@@ -139,7 +139,7 @@ def test_explain_is_made_of_the_operators():
     assert sum(row.prompt.bytes for row in rows) == totals.prompt.bytes
     assert totals.assumed
     qkv = next(row for row in rows if row.kind == "fused.qkv")
-    assert qkv.outs == (("0.q", "[T, 128]"), ("0.k", "[T, 64]"), ("0.v", "[T, 64]"))
+    assert qkv.outs == (("0.q", "[T, 128]", "f32"), ("0.k", "[T, 64]", "f32"), ("0.v", "[T, 64]", "f32"))
     assert qkv.weights[0] == ("0.wq", (128, 64), "bf16")
     assert qkv.parts == ("linear", "linear", "linear")
 
@@ -153,3 +153,15 @@ def test_an_i8_cache_counts_its_scales():
     assert writes == [2 * 2 * 3 * (64 + 4)] * 30
     reads = [op for op in program.ops if op.kind == "fused.attention"]
     assert op_cost(program, reads[0], StepShape.decode(1, 100)).cache_bytes == 101 * 2 * 3 * (64 + 4)
+
+
+def test_products_follow_what_is_eaten():
+    program = program_of("Llama", 2, 64, 4, 2, 16, 96, 100)
+    op = next(op for op in program.ops if op.kind == "fused.gate_up")
+    assert op_product(program, op) == ("bf16", 1)
+    for dtype, product in {"i8g32": ("int8", 1), "i15": ("int8", 2), "f32": ("f32", 1)}.items():
+        eaten = replace(program.buffers[op.ins[0]], dtype=dtype)
+        assert op_product(replace(program, buffers={**program.buffers, op.ins[0]: eaten}), op) == product
+    attention = next(op for op in program.ops if op.kind == "fused.attention")
+    assert op_product(program, attention) == ("bf16", 1)
+    assert entry_bytes(program, attention) == 2 * 2 * 16 * 2 and entry_bytes(program, op) == 0

@@ -3,7 +3,8 @@
 Prompts are random and share nothing. Prefill: --prompts requests at once, all their tokens from submit to the last
 first token; never a prefix hit. Decode at batch B: tokens that arrive while all B requests are decoding, over that
 time; their contexts are computed once, ahead, and are prefix hits from then on (without prefix caching each run
-computes them). Medians over --repeats. --workload mixed runs many requests of unlike lengths: output tokens over the whole time.
+computes them). Medians over --repeats. --workload mixed runs many requests of unlike lengths: output tokens over the
+whole time.
 """
 
 from __future__ import annotations

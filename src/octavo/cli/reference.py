@@ -17,13 +17,17 @@ nothing counts as absent. Flags with `[no-]` are switches, `--flag=false` works 
 they are true or false.
 """
 
+# Arguments of a command that share their name with a flag and are none.
+_OWN = {"explain": {"batch", "context"}}
+
 
 def render() -> str:
     parts = [_HEAD]
     settable = {flag.key for flag in flags.ALL_FLAGS}
     for name, parser in parsers().items():
         parts.append(f"## octavo {name}\n\n{parser.description}\n\n| argument | meaning |\n|---|---|")
-        parts.extend(_row(action, settable) for action in parser._actions if action.dest != "help")
+        given = settable - _OWN.get(name, set())
+        parts.extend(_row(action, given) for action in parser._actions if action.dest != "help")
         parts.append("")
     parts.append("## Exit codes\n\n| code | kind | default word |\n|---|---|---|\n| 0 | success | |")
     parts.extend(f"| {kind.exit_code} | {kind.__name__} | {kind.default_code} |" for kind in _kinds(OctavoError))
