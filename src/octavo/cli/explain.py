@@ -83,7 +83,7 @@ def _measure(args: argparse.Namespace) -> int:
     config = flags.engine_config(args, executor="native")
     isa, _ = choose_isa(config.isa or os.environ.get("OCTAVO_ISA") or None)
     files = file_sizes(args.model)
-    calibration, notes = calibrated(isa, config.threads or machine.cores()[1], renew=args.recalibrate)
+    calibration, notes = calibrated(isa, config.threads or machine.topology().threads, renew=args.recalibrate)
     with progress("loading") as advance:
         found = measure(config, work, calibration, advance)
     for note in (*notes, *found.loaded.notes):
