@@ -8,7 +8,13 @@ SOURCES := $(shell git ls-files src native CMakeLists.txt pyproject.toml 2>/dev/
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 export CMAKE_INSTALL_ALWAYS := 1
 
-.PHONY: run test lint bench docs native mutants fidelity clean
+PEERS ?= .peers
+# A compiler named on the command line builds in a folder of its own: `make native CXX=clang++-19`.
+DEV := build/$(if $(filter default,$(origin CXX)),dev,dev-$(notdir $(CXX)))
+SANITIZED := build/sanitize
+CONFIGURE := -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DCMAKE_CXX_COMPILER=$(CXX)
+
+.PHONY: run test lint bench docs native sanitize mutants fidelity peers compare clean
 
 run: $(VENV)/run.stamp
 	@$(BIN)/octavo pull $(MODEL)
@@ -43,9 +49,32 @@ fidelity: $(VENV)/dev.stamp
 
 # For work in the tree: compiles the kernels straight into src/octavo (then PYTHONPATH=src).
 native:
-	cmake -S . -B build/dev -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) > /dev/null
-	cmake --build build/dev
-	cp build/dev/_native*.so src/octavo/
+	cmake -S . -B $(DEV) $(CONFIGURE) > /dev/null
+	cmake --build $(DEV)
+	cp $(DEV)/_native*.so src/octavo/
+
+# Operator tests over kernels that check every address and every undefined operation (gcc's sanitizers). The interpreter
+# outside the environment runs them, so that the package is the copy made here, not the one that the environment has.
+# libstdc++ goes in beside the runtime, which looks up what throws exceptions when the process starts.
+sanitize: $(VENV)/dev.stamp
+	cmake -S . -B $(SANITIZED) $(CONFIGURE) -DOCTAVO_SANITIZE=ON > /dev/null
+	cmake --build $(SANITIZED)
+	rm -rf $(SANITIZED)/octavo $(SANITIZED)/report.*
+	cp -r src/octavo $(SANITIZED)/octavo && cp $(SANITIZED)/_native*.so $(SANITIZED)/octavo/
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so.6)" \
+	ASAN_OPTIONS=detect_leaks=0:log_path=$(abspath $(SANITIZED))/report \
+	UBSAN_OPTIONS=print_stacktrace=1:log_path=$(abspath $(SANITIZED))/report \
+	PYTHONPATH=$(SANITIZED):tests:$$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') \
+	$(PYTHON) -m pytest -n 2 tests/operators || { cat $(SANITIZED)/report.*; exit 1; }
+
+# The engines that `make compare` measures, each in an environment of its own; gigabytes, and minutes of compiling.
+peers:
+	$(PYTHON) bench/peers/install.py --into $(PEERS)
+
+# Writes docs/benchmarks.md from a full run beside the peers (an hour on two cores); COMPARE=--quick for ten minutes.
+compare: $(VENV)/dev.stamp
+	$(BIN)/octavo pull $(MODEL)
+	$(BIN)/python bench/compare.py $(MODEL) --peers $(PEERS) --write $(COMPARE)
 
 clean:
 	rm -rf build dist $(VENV) src/octavo/_native*.so
