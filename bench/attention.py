@@ -1,6 +1,7 @@
 """Attention alone: decode in bytes a second beside what memory gives for the same pages, prefill in FLOPs a second.
 
-    PYTHONPATH=src python bench/attention.py [--requests 32 --context 2048 --kv bf16 i8] [--prefill 512 2048]
+    PYTHONPATH=src python bench/attention.py [--requests 32 --context 2048 --kv bf16 i8]
+        [--prefill 512 2048] [--block-tokens 16 32]
 
 A program of nothing but embeddings, KV writes and attention; its caches hold random keys and values in shuffled blocks.
 Decode: every request computes one token. Everything that is compared is measured in turn, round after round, in this
@@ -64,16 +65,17 @@ def build(name: str, shape: Shape, *, attend: bool) -> Program:
 
 
 class Bench:
-    """One KV type: its session and the times of its rounds."""
+    """One KV type and block size: its session and the times of its rounds."""
 
-    def __init__(self, kv: str, shape: Shape, requests: int, context: int, args: argparse.Namespace) -> None:
-        self.kv, self.shape, self.requests, self.context, self.threads = kv, shape, requests, context, args.threads
+    def __init__(self, kv: str, block: int, shape: Shape, args: argparse.Namespace) -> None:
+        self.kv, self.block, self.shape, self.threads = kv, block, shape, args.threads
+        self.requests, self.context = requests, context = args.requests, args.context
         executor = executor_for("native")
         plain = {"fill": build("fill", shape, attend=False), "main": build("main", shape, attend=True)}
         kinds = {f"w{value}": "bf16" for value in "qkv"}
         self.programs = {name: executor.lower(program, kinds, kv_dtype=kv) for name, program in plain.items()}
-        blocks = -(-(context + 1) // args.block_tokens)
-        self.limits = Limits(CHUNK, CHUNK, requests, context + 1, requests * blocks + 1, args.block_tokens)
+        blocks = -(-(context + 1) // block)
+        self.limits = Limits(CHUNK, CHUNK, requests, context + 1, requests * blocks + 1, block)
         rng = np.random.default_rng(0)
         tensors = [
             (name, Tensor("bf16", weight.shape, _bf16(rng.standard_normal(weight.shape))))
@@ -156,7 +158,7 @@ class Bench:
         random_rate = max(statistics.median(self.memory[name]) for name in self.memory if name != "sequential")
         sequential = statistics.median(self.memory["sequential"])
         return (
-            f"| {self.kv} | {self.requests} x {self.context} | {seconds / self.shape.layers * 1e3:.3f} "
+            f"| {self.kv} | {self.block} | {self.requests} x {self.context} | {seconds / self.shape.layers * 1e3:.3f} "
             f"| {rate * 1e-9:.1f} | {random_rate * 1e-9:.1f} | {rate / random_rate:.0%} | {sequential * 1e-9:.1f} "
             f"| {self.requests * self.shape.layers / seconds:,.0f} |"
         )
@@ -176,19 +178,19 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=2048)
     parser.add_argument("--kv", nargs="+", default=["bf16", "i8"])
     parser.add_argument("--prefill", type=int, nargs="*", default=[512, 2048])
-    parser.add_argument("--block-tokens", type=int, default=16)
+    parser.add_argument("--block-tokens", type=int, nargs="+", default=[16])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--isa")
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     shape = Shape(args.heads, args.kv_heads, args.head_dim, args.layers)
-    benches = [Bench(kv, shape, args.requests, args.context, args) for kv in args.kv]
+    benches = [Bench(kv, block, shape, args) for kv in args.kv for block in args.block_tokens]
     for _ in range(args.rounds):
         for bench in benches:
             bench.decode()
             bench.read()
-    print("| KV | requests x context | ms a layer | GB/s | random GB/s | of it | sequential GB/s | tokens x layers/s |")
-    print("|---|---|---|---|---|---|---|---|")
+    print("| KV | block | requests x context | ms a layer | GB/s | random | of it | sequential | tokens x layers/s |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for bench in benches:
         print(bench.row())
     for context in args.prefill:
@@ -197,9 +199,9 @@ def main() -> None:
         rates: dict[str, list[float]] = {}
         for _ in range(args.rounds):
             for bench in benches:
-                rates.setdefault(bench.kv, []).append(bench.prefill(context))
-        for kv, found in rates.items():
-            print(f"prefill at {context}, {kv}: {statistics.median(found):.0f} GFLOP/s")
+                rates.setdefault(f"{bench.kv}, blocks of {bench.block}", []).append(bench.prefill(context))
+        for name, found in rates.items():
+            print(f"prefill at {context}, {name}: {statistics.median(found):.0f} GFLOP/s")
 
 
 if __name__ == "__main__":
