@@ -15,49 +15,55 @@ namespace {
 constexpr int AT_ONCE = 64;         // dims of a head that are rounded before they are spread over the page
 constexpr float LEAST = 0x1p-100f;  // of max |x|: what is smaller is stored as 0
 
+typedef uint32_t __attribute__((may_alias)) word;
 typedef uint16_t __attribute__((may_alias)) half;
 
-// Stores element e of the token for e in [begin, begin + n), from 16-bit codes.
-template <class Element>
-inline void spread(const uint16_t* codes, CacheType type, bool keys, int d, int lane, int begin, int n, uint8_t* page) {
-  for (int i = 0; i < n; ++i) {
-    *reinterpret_cast<Element*>(page + element_at(type, keys, d, lane, begin + i)) = static_cast<Element>(codes[i]);
-  }
-}
-
-inline void write_bf16(const float* x, bool keys, int d, int lane, uint8_t* page) {
-  uint16_t codes[AT_ONCE];
-  for (int begin = 0; begin < d; begin += AT_ONCE) {
-    const int n = d - begin < AT_ONCE ? d - begin : AT_ONCE;
-    round_row(x + begin, codes, n);
-    spread<half>(codes, CacheType::BF16, keys, d, lane, begin, n, page);
-  }
-}
-
-inline void write_i8(const float* x, bool keys, int d, int lane, uint8_t* page) {
-  const float top = magnitude(x, d);
-  const float scale = (top < LEAST ? LEAST : top) / 127.0f;
-  const vf divisor = vset(scale);
-  uint16_t codes[AT_ONCE];
-  for (int begin = 0; begin < d; begin += AT_ONCE) {
-    const int n = d - begin < AT_ONCE ? d - begin : AT_ONCE;
-    for (int i = 0; i < n; i += LANES) {
-      const int some = n - i < LANES ? n - i : LANES;
-      vstore_i16(codes + i, vdiv(some == LANES ? vload(x + begin + i) : vload_n(x + begin + i, some), divisor));
+// Codes of dims [begin, begin + n) of one token into its page. Keys: whole words, so that the last one may hold zeros.
+template <CacheType T>
+inline void spread(const uint16_t* codes, bool keys, int d, int lane, int begin, int n, uint8_t* page) {
+  if (keys) {
+    auto* words = reinterpret_cast<word*>(page + element_at(T, true, d, lane, begin));
+    for (int i = 0; i < n; i += 4, words += T == CacheType::BF16 ? 2 * PAGE_TOKENS : PAGE_TOKENS) {
+      const uint32_t low = codes[i] | static_cast<uint32_t>(codes[i + 1]) << 16;
+      const uint32_t high = codes[i + 2] | static_cast<uint32_t>(codes[i + 3]) << 16;
+      if (T == CacheType::BF16) words[0] = low, words[PAGE_TOKENS] = high;
+      else words[0] = (low & 0x00ff00ff) | (high & 0x00ff00ff) << 8;
     }
-    spread<uint8_t>(codes, CacheType::I8, keys, d, lane, begin, n, page);
+    return;
   }
-  *reinterpret_cast<float*>(page + scales_at(d) + lane * sizeof(float)) = scale;
+  uint8_t* at = page + element_at(T, false, d, lane, begin);
+  for (int i = 0; i < n; ++i, at += sizeof(word)) {
+    if (T == CacheType::BF16) *reinterpret_cast<half*>(at) = codes[i];
+    else *at = static_cast<uint8_t>(codes[i]);
+  }
+}
+
+template <CacheType T>
+inline void write_head(const float* x, bool keys, int d, int lane, uint8_t* page) {
+  vf divisor{};
+  if (T == CacheType::I8) {
+    const float top = magnitude(x, d), scale = (top < LEAST ? LEAST : top) / 127.0f;
+    *reinterpret_cast<float*>(page + scales_at(d) + lane * sizeof(float)) = scale;
+    divisor = vset(scale);
+  }
+  for (int begin = 0; begin < d; begin += AT_ONCE) {
+    uint16_t codes[AT_ONCE] = {0};
+    const int n = d - begin < AT_ONCE ? d - begin : AT_ONCE;
+    if (T == CacheType::BF16) {
+      round_row(x + begin, codes, n);
+    } else {
+      for (int i = 0; i < n; i += LANES) {
+        const vf some = n - i < LANES ? vload_n(x + begin + i, n - i) : vload(x + begin + i);
+        vstore_i16(codes + i, vdiv(some, divisor));
+      }
+    }
+    spread<T>(codes, keys, d, lane, begin, n, page);
+  }
 }
 
 inline void write_head(CacheType type, const float* x, bool keys, int d, int lane, uint8_t* page) {
-  if (type == CacheType::BF16) write_bf16(x, keys, d, lane, page);
-  else write_i8(x, keys, d, lane, page);
-  for (int e = d; keys && e < key_dims(d); ++e) {
-    uint8_t* pad = page + element_at(type, keys, d, lane, e);
-    if (type == CacheType::BF16) *reinterpret_cast<half*>(pad) = 0;
-    else *pad = 0;
-  }
+  if (type == CacheType::BF16) write_head<CacheType::BF16>(x, keys, d, lane, page);
+  else write_head<CacheType::I8>(x, keys, d, lane, page);
 }
 
 }  // namespace
