@@ -93,6 +93,19 @@ def test_a_home_that_cannot_be_written(measure, monkeypatch, tmp_path):
     assert found.products and "not kept" in notes[-1]
 
 
+def test_a_disturbed_one_is_tried_again_and_never_kept(measure):
+    tried = []
+
+    def disturbed(key):
+        tried.append(key)
+        good = made(key)
+        return replace(good, products={1: {"f32": 2e9, "bf16": 2e9}, 2: {"f32": 1e9, "bf16": 3e9}})
+
+    found, notes = calibrated("portable", 2, measure=disturbed)
+    assert len(tried) == 1 + calibration.RETRIES and "disturbed" in notes[-1] and not found.key.path.exists()
+    assert not made(found.key).disturbed and calibrated("portable", 2, measure=measure)[1] == ()
+
+
 def test_curves():
     curve = ((MIB, 100.0), (4 * MIB, 50.0))
     assert [at(curve, size) for size in (1, MIB, 4 * MIB, 2**40)] == [100.0, 100.0, 50.0, 50.0]

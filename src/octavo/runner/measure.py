@@ -21,7 +21,7 @@ from octavo.program.cost import entry_bytes, program_cost
 from octavo.program.ir import Program
 from octavo.request import Row, TableUpdate
 from octavo.runner.batch import Array, HeaderWriter
-from octavo.runner.calibration import FOOTPRINTS, PRODUCTS, Calibration, Gauge
+from octavo.runner.calibration import FOOTPRINTS, PRODUCTS, Calibration, Gauge, at
 from octavo.runner.roofline import Reading, Roofs, readings
 from octavo.runner.runner import TARGET, Loaded, Progress, Runner
 from octavo.types import StepShape
@@ -229,15 +229,22 @@ class _Meter:
             self._seen.setdefault(name, []).append(figure)
 
     def roofs(self) -> Roofs:
-        seen = {name: statistics.median(figures) for name, figures in self._seen.items()}
+        """Reading as it was in the middle of what was seen, for it changes with what else the machine does, but never
+        less than one thread reached alone; products at their best."""
+        one, paged = self._calibration.sequential[1], next(iter(self._calibration.random[1].values()))
+        reads = {
+            name: max(statistics.median(self._seen[name]), at(curve, self._read))
+            for name, curve in (("weights", one), ("cache", paged))
+        }
+        best = {kind: max(self._seen[kind], default=0.0) for kind in self._kinds}
         products = {
-            kind: max(seen.get(kind, 0.0), seen.get(f"{kind} tile", 0.0)) or seen["f32"]
+            kind: max(best.get(kind, 0.0), best.get(f"{kind} tile", 0.0), self._calibration.product_rate(kind))
             for kind in ("f32", "bf16", "int8")
         }
         return Roofs(
             footprint=self._footprint,
-            weights=seen["weights"],
-            cache=seen["cache"],
+            weights=reads["weights"],
+            cache=reads["cache"],
             values=self._calibration.read_rate,
             products=products,
             barrier=self._calibration.barrier if self._threads > 1 else 0.0,
