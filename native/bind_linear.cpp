@@ -11,6 +11,7 @@
 
 #include "denormals.h"
 #include "linear.h"
+#include "ops.h"
 
 namespace nb = nanobind;
 
@@ -51,13 +52,15 @@ Packed pack(int kind, int m, int n, int group, int offset, uintptr_t data, uintp
 }
 
 // Panels are claimed in chunks by `threads` threads, each with its own scratch.
-void run(int isa, const Packed& w, const Packed* w2, uintptr_t x, int rows, int ldx, int epilogue, int activation,
-         uintptr_t bias, uintptr_t bias2, uintptr_t addend, uintptr_t out, int ldo, int chunk,
+// input, output: ActKind.
+void run(int isa, const Packed& w, const Packed* w2, int input, uintptr_t x, int rows, int ldx, int epilogue,
+         int activation, uintptr_t bias, uintptr_t bias2, uintptr_t addend, int output, uintptr_t out, int ldo, int chunk,
          int threads) {
   LinearArgs a{};
   a.w = &w.linear;
   a.w2 = w2 ? &w2->linear : nullptr;
-  a.x = address<uint16_t>(x);
+  a.input = (ActKind)input, a.output = (ActKind)output;
+  a.x = address<uint8_t>(x);
   a.rows = rows;
   a.ldx = ldx;
   a.epilogue = (Epilogue)epilogue;
@@ -65,7 +68,8 @@ void run(int isa, const Packed& w, const Packed* w2, uintptr_t x, int rows, int 
   a.bias = address<float>(bias);
   a.bias2 = address<float>(bias2);
   a.addend = address<float>(addend);
-  if (a.epilogue == Epilogue::GLU_BF16) a.out16 = address<uint16_t>(out);
+  if (a.epilogue == Epilogue::GLU && a.output != ActKind::BF16) a.records = address<uint8_t>(out);
+  else if (a.epilogue == Epilogue::GLU) a.out16 = address<uint16_t>(out);
   else a.out = address<float>(out);
   a.ldo = ldo;
   const LinearKernels& kernels = linear_kernels((Isa)isa);
@@ -85,16 +89,27 @@ void run(int isa, const Packed& w, const Packed* w2, uintptr_t x, int rows, int 
   for (std::thread& other : others) other.join();
 }
 
+// Rows of `width` floats as records, ld bytes apart.
+void quantize(int isa, int kind, uintptr_t x, int rows, int width, uintptr_t out, int ld) {
+  const FlushDenormals flush;
+  ElementArgs e{};
+  e.a = address<float>(x), e.records = address<uint8_t>(out), e.kind = (ActKind)kind;
+  e.width = width, e.ldo = ld;
+  op_kernels((Isa)isa).quantize(e, 0, rows);
+}
+
 }  // namespace
 
 void bind_linear(nb::module_& m) {
   nb::class_<Packed>(m, "PackedLinear").def_ro("nbytes", &Packed::nbytes);
   m.def("linear_pack", &pack);
   m.def("linear_run", &run, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-        nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
+        nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
   m.def("linear_unpack_row", [](const Packed& w, int row, uintptr_t out) {
     unpack_row(w.linear, row, address<float>(out));
   });
+  m.def("linear_quantize", &quantize);
+  m.def("linear_record_bytes", [](int kind) { return record_bytes((ActKind)kind); });
   m.def("isa_supported", [](int isa) { return isa_supported((Isa)isa); });
   m.def("isa_self_check", [](int isa) { return isa_self_check((Isa)isa); });
 }

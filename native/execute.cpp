@@ -56,6 +56,15 @@ struct Step {
   }
   const int32_t* field(int32_t id) const { return header.field(buffer(id).field); }
 
+  // Where an operator writes value `id`, in the form that its type asks for.
+  template <class Args>
+  void aim(Args& a, int32_t id) const {
+    const DType type = buffer(id).dtype;
+    if (!is_quantized(type)) a.out = data<float>(id);
+    else if (type == DType::BF16) a.out16 = data<uint16_t>(id);
+    else a.records = data<uint8_t>(id), a.kind = act_kind(type);
+  }
+
   // This thread's share of the rows of a value: the same rows of every value with as many.
   Range share(int32_t id, int thread) const {
     const int64_t count = rows(id);
@@ -114,8 +123,7 @@ void Step::norm(const BoundOp& op, Range r) const {
   const BufferRecord& out = buffer(record.outs[0]);
   NormArgs a{};
   a.x = data<const float>(record.ins[0]), a.weight = op.vector;
-  if (out.dtype == DType::BF16) a.out16 = data<uint16_t>(record.outs[0]);
-  else a.out = data<float>(record.outs[0]);
+  aim(a, record.outs[0]);
   a.groups = record.ints[1] > 0 ? record.ints[1] : 1;
   a.width = out.width / a.groups, a.ldo = out.ld;
   a.weight_plus_one = record.ints[0], a.eps = record.floats[0];
@@ -128,8 +136,7 @@ void Step::element(const BoundOp& op, Range r) const {
   ElementArgs e{};
   e.a = data<const float>(record.ins[0]);
   if (record.ins.size() > 1) e.b = data<const float>(record.ins[1]);
-  if (out.dtype == DType::BF16) e.out16 = data<uint16_t>(record.outs[0]);
-  else e.out = data<float>(record.outs[0]);
+  aim(e, record.outs[0]);
   e.width = out.width, e.ldo = out.ld;
   if (record.kind == OpKind::GLU) e.activation = record.ints[0];
   const auto kernel = record.kind == OpKind::ADD ? kernels.add : record.kind == OpKind::GLU ? kernels.glu : kernels.quantize;
@@ -190,9 +197,10 @@ void Step::linears(const BoundOp& op, int thread, uint8_t* own) const {
   bool prepared[3] = {false, false, false};
   for (int i = 0; i < op.linear_count; ++i) {
     a[i] = op.linears[i];
-    a[i].x = data<const uint16_t>(record.ins[0]), a[i].rows = rows(record.ins[0]);
-    if (a[i].epilogue == Epilogue::GLU_BF16) a[i].out16 = data<uint16_t>(record.outs[i]);
-    else a[i].out = data<float>(record.outs[i]);
+    a[i].x = data<const uint8_t>(record.ins[0]), a[i].rows = rows(record.ins[0]);
+    if (a[i].epilogue != Epilogue::GLU) a[i].out = data<float>(record.outs[i]);
+    else if (a[i].output == ActKind::BF16) a[i].out16 = data<uint16_t>(record.outs[i]);
+    else a[i].records = data<uint8_t>(record.outs[i]);
     if (a[i].epilogue == Epilogue::ADD) a[i].addend = data<const float>(record.ins[1]);
   }
   if (a[0].rows == 0) return;
@@ -226,8 +234,7 @@ void Step::attention(const BoundOp& op, uint8_t* own) const {
   AttentionArgs a{};
   a.cache = op.cache;
   a.q = data<const float>(record.ins[0]);
-  if (out.dtype == DType::BF16) a.out16 = data<uint16_t>(record.outs[0]);
-  else a.out = data<float>(record.outs[0]);
+  aim(a, record.outs[0]);
   a.ldo = out.ld, a.heads = heads, a.window = record.ints[2], a.scale = record.floats[0];
   a.index = header.index, a.parent = header.parent, a.tiles = list.data();
   // Too few tiles for the threads: their segments are shared out too. The merge is the same either way.

@@ -7,7 +7,6 @@
 namespace octavo {
 
 typedef uint32_t Lanes4 __attribute__((vector_size(16)));
-typedef uint16_t Lanes8 __attribute__((vector_size(16)));
 typedef uint8_t Bytes16 __attribute__((vector_size(16)));
 
 static inline Lanes4 load_lanes(const uint8_t* from) {
@@ -38,11 +37,13 @@ static inline Lanes4 part_nibbles(Lanes4 v) {
   return ((even | even >> 8) & 0xFFFF) | odd << 16 | (odd << 8 & 0xFF000000);
 }
 
-// The lower 16 bits of each lane, then the upper ones.
-static inline Lanes4 part_halves(Lanes4 v) {
-  const Lanes8 halves = (Lanes8)v;
-  const Lanes4 pairs = (Lanes4)__builtin_shufflevector(halves, halves, 0, 2, 1, 3, 4, 6, 5, 7);
-  return __builtin_shufflevector(pairs, pairs, 0, 2, 1, 3);
+// Eight bytes of each lane, four in `first` and four in `last`, as 0 4 1 5 and 2 6 3 7.
+static inline void weave(Lanes4 first, Lanes4 last, Lanes4 out[2]) {
+  const Bytes16 a = (Bytes16)first, b = (Bytes16)last;
+  const Lanes4 low = (Lanes4)__builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const Lanes4 high = (Lanes4)__builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  out[0] = __builtin_shufflevector(low, high, 0, 2, 4, 6);
+  out[1] = __builtin_shufflevector(low, high, 1, 3, 5, 7);
 }
 
 }  // namespace octavo

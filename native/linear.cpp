@@ -62,8 +62,8 @@ PanelGeometry checked_geometry(const LogicalTensor& t) {
 
 // Byte offset of an i8 within its block.
 int i8_offset(int c, int k) {
-  const int pair = k / 2, lane = c % HALF;
-  return pair / 2 * 128 + c / HALF * 64 + lane / 4 * 16 + pair % 2 * 8 + lane % 4 * 2 + (k & 1);
+  const int at = plane_position(k);
+  return at / 4 * 128 + c * 4 + at % 4;
 }
 
 void pack_block_i8(const LogicalTensor& t, int row0, int row, int rows, int column0, int columns, uint8_t* out) {
@@ -73,7 +73,12 @@ void pack_block_i8(const LogicalTensor& t, int row0, int row, int rows, int colu
       Lanes4 v[4], quads[4];
       for (int r = 0; r < 4; r++) v[r] = load_lanes(from + (size_t)r * t.n + k);
       transpose(v, quads);
-      for (int j = 0; j < 4; j++) store_lanes(out + (k / 4 + j) * 128 + row * 4, part_halves(quads[j]));
+      for (int j = 0; j < 4; j += 2) {
+        Lanes4 woven[2];
+        weave(quads[j], quads[j + 1], woven);
+        store_lanes(out + (k / 4 + j) * 128 + row * 4, woven[0]);
+        store_lanes(out + (k / 4 + j + 1) * 128 + row * 4, woven[1]);
+      }
     }
     return;
   }

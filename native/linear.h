@@ -1,12 +1,16 @@
 // Linear layers: packed weights and the kernels over them. y[t, m] = sum_k W[m, k] x[t, k] (+ bias) (+ addend).
 //
 // A row's result depends on its input row, the weights and constants only: never on the number of rows, on the panel
-// partition or on the thread. Activations: bf16, row-major, ld >= n rounded up to K_ALIGN, columns [n, ld) zero.
-// A float order belongs to an instruction-set class: portable, AVX2 and AMX share one, AVX-512 has its own.
+// partition or on the thread. Activations (activation.h): bf16, ld >= n rounded up to K_ALIGN, columns [n, ld) zero; or,
+// for i8 and u4 weights, records of integers.
+// bf16: a float order belongs to an instruction-set class: portable, AVX2 and AMX share one, AVX-512 has its own.
+// Records: sums are exact integers inside a block, then float32 in one order, so every class gives the same bits.
 // Threads that run kernels hold FlushDenormals (denormals.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>
+
+#include "activation.h"
 
 namespace octavo {
 
@@ -44,7 +48,7 @@ struct PackedLinear {
 enum class Epilogue : int32_t {
   STORE = 0,     // out[t, m] = y
   ADD = 1,       // out[t, m] = addend[t, m] + y        (out may be addend)
-  GLU_BF16 = 2,  // two matrices g, u: out16[t, m] = bf16(act(g) * u)
+  GLU = 2,       // two matrices g, u: out16 or records = quantized(act(g) * u)
 };
 
 struct LinearArgs {
@@ -52,12 +56,15 @@ struct LinearArgs {
   const PackedLinear* w2;     // up when GLU, else null
   const float* bias;          // [m] or null
   const float* bias2;
-  const uint16_t* x;          // [rows, ldx] bf16; 16-row multiples may be read, rows beyond `rows` are ignored
+  ActKind input;              // what x holds
+  const void* x;              // [rows, ldx]; bf16: 16-row multiples may be read, rows beyond `rows` are ignored
   int32_t rows, ldx;
   Epilogue epilogue;
   int32_t activation;         // GLU: 0 silu, 1 gelu_tanh
   float* out;                 // STORE, ADD: [rows, ldo]
   uint16_t* out16;            // GLU: [rows, ldo] bf16; columns [m, ldo) are written as zero by the last panel
+  uint8_t* records;           // GLU, instead of out16: [rows, ldo] records; a panel's 32 channels are one record
+  ActKind output;             // of records: not I15, whose scale is the row's
   const float* addend;        // ADD: [rows, ldo]
   int32_t ldo;
 };

@@ -1,7 +1,8 @@
 // Arguments of every operator but the linears: plain pointers and sizes, one function table per instruction-set class.
 //
 // Rows are computed one by one in a constant order, so a row's bits never depend on how many rows travel with it.
-// f32 values have ld == width; bf16 values (what a linear eats) have ld a multiple of 32 and zeros in [width, ld).
+// f32 values have ld == width; what a linear eats (activation.h) is bf16 with ld a multiple of 32 and zeros in
+// [width, ld), or records of integers with ld in bytes.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,12 +17,14 @@ constexpr int SEGMENT_TOKENS = 512;  // ... and partial results are merged after
 constexpr int CHUNK_PAGES = CHUNK_TOKENS / PAGE_TOKENS;
 constexpr int TILE_VECTORS = 24;     // query vectors that share K and V loads, at most (one row may have more)
 
-// Exactly one of out and out16 is set.
+// Here and below: exactly one of out, out16 (bf16) and records (of `kind`) is set.
 struct NormArgs {
   const float* x;       // [rows, groups, width]
   const float* weight;  // [width]
   float* out;
   uint16_t* out16;      // [rows, ldo]
+  uint8_t* records;     // [rows, ldo], one group
+  ActKind kind;
   int32_t groups, width, ldo;
   int32_t weight_plus_one;  // gemma: times (1 + w)
   float eps;
@@ -47,6 +50,8 @@ struct ElementArgs {  // rows of `width`
   const float* b;
   float* out;
   uint16_t* out16;
+  uint8_t* records;
+  ActKind kind;
   int32_t width, ldo;
   int32_t activation;  // glu: 0 silu, 1 gelu_tanh
   float scale;
@@ -72,8 +77,10 @@ struct Task {
 struct AttentionArgs {
   CacheView cache;
   const float* q;  // [rows, heads, d]
-  float* out;      // [rows, ldo]; exactly one of out and out16
+  float* out;      // [rows, ldo]
   uint16_t* out16;
+  uint8_t* records;  // d a multiple of 32, scales per block
+  ActKind kind;
   int32_t ldo, heads, window;  // window 0: none
   float scale;
   const int32_t *index, *parent;
@@ -93,7 +100,7 @@ struct OpKernels {
   void (*add)(const ElementArgs&, int row_begin, int row_end);
   void (*glu)(const ElementArgs&, int row_begin, int row_end);
   void (*scale)(const ElementArgs&, int row_begin, int row_end);     // out = a * scale
-  void (*quantize)(const ElementArgs&, int row_begin, int row_end);  // out16 = bf16(a)
+  void (*quantize)(const ElementArgs&, int row_begin, int row_end);  // out16 or records = a
   void (*kv_write)(const KVWriteArgs&, int row_begin, int row_end);
   void (*attention)(const AttentionArgs&, Task task, Task next, uint8_t* scratch);  // next: fetched ahead
 };

@@ -3,9 +3,9 @@
 // A block is 32 columns (16 pairs of columns) of 32 channels; lane l of half h is channel 16 h + l. Halves alternate line
 // by line, so that the whole panel is one ascending stream: hardware prefetchers lose two interleaved ones.
 //   bf16  [pair 16][half 2][lane 16][2] uint16      2,048 bytes
-//   i8    [pair / 2][half 2][lane / 4][pair % 2][lane % 4][2] int8    1,024 bytes
+//   i8    [eight columns][first, last four][half 2][lane 16][4] int8    1,024 bytes; the eight stand as 0 4 1 5, 2 6 3 7
 //   u4    [pair / 4][half 2][lane 16] uint32          512 bytes; bits 4 j hold the even column of pair 4 z + j, bits
-//                                                   16 + 4 j the odd one
+//                                                   16 + 4 j the odd one: as bytes, low nibbles before high, the same order
 //   f32   [column][channel] float, no blocks
 // Groups of 16 columns have blocks of 8 pairs. Expanded blocks of i8 and u4 are laid out as bf16. i8 and u4 carry their scales in the stream:
 //   f16        per group [scale 64 B][bias 64 B, if any][blocks]

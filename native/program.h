@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "activation.h"
 #include "cache.h"
 
 namespace octavo {
@@ -15,7 +16,13 @@ enum class OpKind : int32_t {
 };
 
 enum class BufferKind : int32_t { HEADER = 0, VALUE = 1, EXPORT = 2, FOREIGN = 3 };
-enum class DType : int32_t { F32 = 0, BF16 = 1, I32 = 2 };
+enum class DType : int32_t { F32 = 0, BF16 = 1, I32 = 2, I15 = 3, I8G32 = 4, I15G32 = 5 };
+
+// Whether a linear may eat it, and as what (activation.h).
+inline bool is_quantized(DType t) { return t != DType::F32 && t != DType::I32; }
+inline ActKind act_kind(DType t) {
+  return t == DType::I15 ? ActKind::I15 : t == DType::I8G32 ? ActKind::I8G32 : t == DType::I15G32 ? ActKind::I15G32 : ActKind::BF16;
+}
 enum class Symbol : int32_t { CONSTANT = 0, T = 1, R = 2, N = 3 };
 
 struct BufferRecord {
@@ -31,7 +38,7 @@ struct BufferRecord {
     const int32_t value[4] = {1, T, R, N};
     return a * value[static_cast<int>(symbol)] + b;
   }
-  size_t row_bytes() const { return static_cast<size_t>(ld) * (dtype == DType::BF16 ? 2 : 4); }
+  size_t row_bytes() const { return static_cast<size_t>(ld) * (is_quantized(dtype) ? act_element(act_kind(dtype)) : 4); }
 };
 
 struct CacheRecord {

@@ -145,10 +145,14 @@ void Session::bind_linears(const ProgramRecord& program, BoundOp& op) {
   const PackedLinear* w[3] = {nullptr, nullptr, nullptr};
   const float* bias[3] = {nullptr, nullptr, nullptr};
   const int32_t n = program.buffers[r.ins.at(0)].width;
+  const ActKind input = act_kind(program.buffers[r.ins[0]].dtype);
+  if (!is_quantized(program.buffers[r.ins[0]].dtype)) fail(r.name + ": a linear eats quantized values only");
   for (int i = 0; i < matrices; ++i) {
     const HeldWeight& held = weight(program, r.weights[i]);
     if (held.vector || held.matrix.n != n) fail(r.name + ": weight " + program.weights[r.weights[i]] + " does not fit");
     w[i] = &held.matrix;
+    const bool grouped = held.matrix.kind == WeightKind::I8 || held.matrix.kind == WeightKind::U4;
+    if (input != ActKind::BF16 && !grouped) fail(r.name + ": integer activations need i8 or u4 weights");
     if (!biased) continue;
     const HeldWeight& vector = weight(program, r.weights[matrices + i]);
     if (!vector.vector || vector.length != held.matrix.m) fail(r.name + ": a bias does not fit");
@@ -160,13 +164,15 @@ void Session::bind_linears(const ProgramRecord& program, BoundOp& op) {
     a = {};
     a.w = w[i], a.bias = bias[i];
     if (r.kind == OpKind::GATE_UP) a.w2 = w[1], a.bias2 = bias[1], a.activation = r.ints.at(0);
-    a.epilogue = r.kind == OpKind::GATE_UP      ? Epilogue::GLU_BF16
+    a.epilogue = r.kind == OpKind::GATE_UP      ? Epilogue::GLU
                  : r.kind == OpKind::LINEAR_ADD ? Epilogue::ADD
                                                 : Epilogue::STORE;
     const BufferRecord& out = program.buffers[r.outs.at(i)];
     if (out.width != w[i]->m) fail(r.name + ": its output has another width");
     a.ldx = program.buffers[r.ins[0]].ld, a.ldo = out.ld;
+    a.input = input, a.output = act_kind(out.dtype);
     op.panels += w[i]->panels;
+    if (a.epilogue == Epilogue::GLU && act_row_scale(a.output)) fail(r.name + ": a panel sees no whole row to scale");
   }
 }
 

@@ -8,6 +8,7 @@
 #include "ops.h"
 
 #include "isa/lanes.h"
+#include "isa/quantize.h"
 
 namespace octavo::OCTAVO_ISA_NAME {
 
@@ -250,11 +251,12 @@ inline void load_queries(const AttentionArgs& a, const Work& w, const Tile& tile
 inline void store_rows(const AttentionArgs& a, const Work& w, const Tile& tile, const Task& task) {
   for (int i = 0; i < w.all; ++i) {
     const int row = tile.row + i % w.vectors / w.group, head = (task.kv_head + i / w.vectors) * w.group + i % w.group;
-    const size_t at = static_cast<size_t>(row) * a.ldo + head * w.d;
+    const size_t line = static_cast<size_t>(row) * a.ldo, at = line + head * w.d;
     float* o = w.o_all + static_cast<size_t>(i) * w.padded_d;
     const vf inverse = vset(1.0f / w.l_all[i]);
     for (int j = 0; j < w.padded_d; j += LANES) vstore(o + j, vmul(vload(o + j), inverse));
-    if (a.out) __builtin_memcpy(a.out + at, o, w.d * 4);
+    if (a.records) quantize_blocks(a.kind, o, w.d, a.records + line + head * w.d / BLOCK * record_bytes(a.kind));
+    else if (a.out) __builtin_memcpy(a.out + at, o, w.d * 4);
     else round_row(o, a.out16 + at, w.d);
     if (a.out16 && head + 1 == a.heads) {
       for (int j = a.heads * w.d; j < a.ldo; ++j) a.out16[static_cast<size_t>(row) * a.ldo + j] = 0;

@@ -5,6 +5,12 @@
 //
 // Grouped weights stay integers: bf16 holds 128 + q (u4) and q (i8) exactly. With v the stored integers of a group,
 // X = sum x and s, b its scale and bias:   y += s * (sum v x + start) + b * X,   start = -(offset [+ 128]) * X.
+//
+// Records (activation.h): per block of 32 columns (16 in groups of 16), ascending, with the exact integers
+// n = sum (v - offset) x and X = sum x, each converted to float32 once, and d the block's scale:
+//   I15            y = fma(n, s, y), y = fma(b, X, y) where there is a bias; at the end y = y * d
+//   I8G32, I15G32  t = n * s, t = fma(b, X, t) where there is a bias, y = fma(d, t, y)
+#include "isa/quantize.h"
 #include "linear.h"
 #include "panel.h"
 #include "simd.h"
@@ -18,6 +24,15 @@ struct RowBlock {
   const float *sum, *start;
   int groups;
   bool first;  // first block of this panel: the stream comes from memory, so run ahead of it
+};
+
+// Rows of records of one block.
+struct RecordBlock {
+  ActKind kind;
+  const uint8_t* x;  // row r at x + r * stride
+  size_t stride;
+  int rows;
+  bool first;
 };
 
 constexpr int VECTORS = PANEL / VW;
@@ -94,6 +109,11 @@ static void micro_f32(const uint8_t* panel, int columns, const RowBlock& block, 
 #else
 #include "isa/linear_fma.inl"
 #endif
+#if defined(__AVX512VNNI__)
+#include "isa/linear_vnni.inl"
+#else
+#include "isa/linear_int.inl"
+#endif
 
 namespace octavo::OCTAVO_ISA_NAME {
 
@@ -113,6 +133,7 @@ static uint8_t* take_scratch(uint8_t*& at, size_t bytes) {
 
 static ScratchPlan plan_scratch(const LinearArgs& a, uint8_t* scratch) {
   ScratchPlan plan{};
+  if (a.input != ActKind::BF16) return plan;
   uint8_t* at = (uint8_t*)(((uintptr_t)scratch + 63) / 64 * 64);
   const PackedLinear* both[2] = {a.w, a.w2};
   for (int i = 0; i < 2; i++) {
@@ -142,7 +163,7 @@ static void sum_groups(const PackedLinear& w, const LinearArgs& a, float* sum, f
   const PanelGeometry g = panel_geometry(w);
   const float shift = -(float)(w.offset + (w.kind == WeightKind::U4 ? 128 : 0));
   for (int r = 0; r < a.rows; r++) {
-    const uint16_t* x = a.x + (size_t)r * a.ldx;
+    const uint16_t* x = (const uint16_t*)a.x + (size_t)r * a.ldx;
     for (int i = 0; i < g.groups; i++) {
       float total = sum_block(x, g.pairs);
       x += 2 * g.pairs;
@@ -181,10 +202,17 @@ static void store_glu(const LinearArgs& a, int panel, int row, int rows, const f
   const int first = panel * PANEL, columns = a.w->m - first < PANEL ? a.w->m - first : PANEL;
   for (int r = 0; r < rows; r++) {
     uint16_t act[PANEL];
+    float full[PANEL];
 #pragma GCC unroll 8
     for (int v = 0; v < PANEL; v += VW) {
       const vf g = v_load(gate + r * PANEL + v), u = v_load(up + r * PANEL + v);
-      v_store_bf16(act + v, v_mul(a.activation ? v_gelu_tanh(g) : v_silu(g), u));
+      const vf y = v_mul(a.activation ? v_gelu_tanh(g) : v_silu(g), u);
+      if (a.records) v_store(full + v, y);
+      else v_store_bf16(act + v, y);
+    }
+    if (a.records) {
+      quantize_blocks(a.output, full, columns, a.records + (size_t)(row + r) * a.ldo + (size_t)panel * record_bytes(a.output));
+      continue;
     }
     uint16_t* out = a.out16 + (size_t)(row + r) * a.ldo + first;
     for (int c = 0; c < columns; c++) out[c] = act[c];
@@ -196,7 +224,7 @@ static void store_glu(const LinearArgs& a, int panel, int row, int rows, const f
 static void finish(const LinearArgs& a, int panel, int row, int rows, float* y, float* y2) {
   const int first = panel * PANEL, columns = a.w->m - first < PANEL ? a.w->m - first : PANEL;
   if (a.bias) add_bias(y, rows, a.bias + first, columns);
-  if (a.epilogue == Epilogue::GLU_BF16) {
+  if (a.epilogue == Epilogue::GLU) {
     if (a.bias2) add_bias(y2, rows, a.bias2 + first, columns);
     store_glu(a, panel, row, rows, y, y2);
     return;
@@ -217,18 +245,31 @@ struct PanelSource {
   const uint8_t *panel, *words;
 };
 
-static void open_panel(const PackedLinear* w, int panel, int rows, uint8_t* words, PanelSource& out) {
+static void open_panel(const PackedLinear* w, const LinearArgs& a, int panel, uint8_t* words, PanelSource& out) {
   out.w = w;
   out.geometry = panel_geometry(*w);
   out.panel = w->data + (size_t)panel * w->panel_bytes;
   out.words = nullptr;
-  if (is_grouped(w->kind) && rows > (w->kind == WeightKind::U4 ? DIRECT_ROWS_U4 : DIRECT_ROWS_I8)) {
+  const int direct = w->kind == WeightKind::U4 ? DIRECT_ROWS_U4 : DIRECT_ROWS_I8;
+  if (is_grouped(w->kind) && a.input == ActKind::BF16 && a.rows > direct) {
     expand_panel(*w, out.geometry, out.panel, words);
     out.words = words;
   }
 }
 
-static void panel_rows(const PanelSource& s, const ScratchPlan& plan, int which, RowBlock block, int row, float* y) {
+// Rows [row, row + rows) of one panel into y.
+static void panel_rows(const PanelSource& s, const LinearArgs& a, const ScratchPlan& plan, int which, int row, int rows,
+                       float* y) {
+  if (a.input != ActKind::BF16) {
+    const RecordBlock block{a.input, (const uint8_t*)a.x + (size_t)row * a.ldx, (size_t)a.ldx, rows, row == 0};
+    micro_records(*s.w, s.geometry, s.panel, block, y);
+    return;
+  }
+  RowBlock block{};
+  block.x = (const uint16_t*)a.x + (size_t)row * a.ldx;
+  block.ldx = a.ldx;
+  block.rows = rows;
+  block.first = row == 0;
   if (s.w->kind == WeightKind::F32) {
     micro_f32(s.panel, s.geometry.blocks * 32, block, y);
   } else if (s.w->kind == WeightKind::BF16) {
@@ -246,53 +287,55 @@ static void panel_rows(const PanelSource& s, const ScratchPlan& plan, int which,
 static void run_glu_streams(const LinearArgs& a, const ScratchPlan& plan, int panel_begin, int panel_end) {
   constexpr int SLOT = (MR_MAX < 16 ? MR_MAX : 16) * PANEL;
   alignas(64) float y[2][STREAM_PANELS * SLOT];
-  RowBlock block{};
-  block.x = a.x;
-  block.ldx = a.ldx;
-  block.rows = a.rows;
-  block.first = true;
   for (int p = panel_begin; p < panel_end; p += STREAM_PANELS) {
     const int count = panel_end - p < STREAM_PANELS ? panel_end - p : STREAM_PANELS;
     for (int which = 0; which < 2; which++) {
       for (int i = 0; i < count; i++) {
         PanelSource source;
-        open_panel(which ? a.w2 : a.w, p + i, a.rows, plan.words[which], source);
-        panel_rows(source, plan, which, block, 0, y[which] + i * SLOT);
+        open_panel(which ? a.w2 : a.w, a, p + i, plan.words[which], source);
+        panel_rows(source, a, plan, which, 0, a.rows, y[which] + i * SLOT);
       }
     }
     for (int i = 0; i < count; i++) finish(a, p + i, 0, a.rows, y[0] + i * SLOT, y[1] + i * SLOT);
   }
 }
 
+// Panels whose rows are taken in turn, so that activations that no longer fit the second cache are read once for all.
+constexpr int PANELS_IN_TURN = 4;
+
 static void run_blocks(const LinearArgs& a, const ScratchPlan& plan, int panel_begin, int panel_end) {
-  const bool grouped = is_grouped(a.w->kind) || (a.w2 && is_grouped(a.w2->kind));
-  const int most = grouped ? MR_GROUP : MR_BF16;
-  alignas(64) float y[MR_MAX * PANEL], y2[MR_MAX * PANEL];
-  for (int p = panel_begin; p < panel_end; p++) {
-    PanelSource one, two;
-    open_panel(a.w, p, a.rows, plan.words[0], one);
-    if (a.w2) open_panel(a.w2, p, a.rows, plan.words[1], two);
+  constexpr int MOST = MR_MAX < MR_RECORDS ? MR_RECORDS : MR_MAX;
+  const bool grouped = is_grouped(a.w->kind) || (a.w2 && is_grouped(a.w2->kind)), integers = a.input != ActKind::BF16;
+  const int most = integers ? MR_RECORDS : grouped ? MR_GROUP : MR_BF16;
+  alignas(64) float y[MOST * PANEL], y2[MOST * PANEL];
+  PanelSource one[PANELS_IN_TURN], two[PANELS_IN_TURN];
+  for (int p = panel_begin; p < panel_end;) {
+    const int turn = integers && a.rows > most ? PANELS_IN_TURN : 1;
+    const int panels = panel_end - p < turn ? panel_end - p : turn;
+    for (int i = 0; i < panels; i++) {
+      open_panel(a.w, a, p + i, plan.words[0], one[i]);
+      if (a.w2) open_panel(a.w2, a, p + i, plan.words[1], two[i]);
+    }
     for (int row = 0; row < a.rows;) {
       const int left = a.rows - row, blocks = (left + most - 1) / most;
-      RowBlock block{};
-      block.x = a.x + (size_t)row * a.ldx;
-      block.ldx = a.ldx;
-      block.rows = ROWS_IN_STEPS ? (left < most ? left : most) : (left + blocks - 1) / blocks;
-      block.first = row == 0;
-      panel_rows(one, plan, 0, block, row, y);
-      if (a.w2) panel_rows(two, plan, 1, block, row, y2);
-      finish(a, p, row, block.rows, y, y2);
-      row += block.rows;
+      const int rows = ROWS_IN_STEPS || integers ? (left < most ? left : most) : (left + blocks - 1) / blocks;
+      for (int i = 0; i < panels; i++) {
+        panel_rows(one[i], a, plan, 0, row, rows, y);
+        if (a.w2) panel_rows(two[i], a, plan, 1, row, rows, y2);
+        finish(a, p + i, row, rows, y, y2);
+      }
+      row += rows;
     }
+    p += panels;
   }
 }
 
 static void run(const LinearArgs& a, int panel_begin, int panel_end, uint8_t* scratch) {
   const ScratchPlan plan = plan_scratch(a, scratch);
-  open_kernels();
+  if (a.input == ActKind::BF16) open_kernels();
   if (a.w2 && a.rows <= STREAM_ROWS) run_glu_streams(a, plan, panel_begin, panel_end);
   else run_blocks(a, plan, panel_begin, panel_end);
-  close_kernels();
+  if (a.input == ActKind::BF16) close_kernels();
 }
 
 extern const LinearKernels linear_table;

@@ -96,13 +96,17 @@ OCTAVO_INLINE void add_blocks(__m512 (&c)[Q][R][2], const uint8_t* const (&at)[Q
         add_pair(c, q, _mm512_load_si512(at[q] + p * 128), _mm512_load_si512(at[q] + p * 128 + 64), x + q * step, ldx);
     }
   } else {
-    for (int z = 0; z < pairs / 2; z++, x += 4) {
+    for (int z = 0; z < pairs / 4; z++, x += 8) {
 #pragma GCC unroll 4
       for (int q = 0; q < Q; q++) {
-        if (ahead) fetch_line_pair(ahead);
-        const PairWords w0 = expand_i8(at[q] + z * 128), w1 = expand_i8(at[q] + z * 128 + 64);
-        add_pair(c, q, w0.first, w1.first, x + q * step, ldx);
-        add_pair(c, q, w0.second, w1.second, x + q * step + 2, ldx);
+        if (ahead) fetch_line_pair(ahead), fetch_line_pair(ahead);
+        const uint8_t* line = at[q] + z * 256;
+        const PairWords a0 = expand_i8(line), a1 = expand_i8(line + 64);
+        const PairWords b0 = expand_i8(line + 128), b1 = expand_i8(line + 192);
+        add_pair(c, q, a0.first, a1.first, x + q * step, ldx);
+        add_pair(c, q, b0.first, b1.first, x + q * step + 2, ldx);
+        add_pair(c, q, a0.second, a1.second, x + q * step + 4, ldx);
+        add_pair(c, q, b0.second, b1.second, x + q * step + 6, ldx);
       }
     }
   }

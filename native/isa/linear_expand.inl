@@ -23,7 +23,7 @@ struct PairWords {
   __m512i first, second;
 };
 
-// One 64-byte line of i8 (two pairs of one half) as two vectors of words.
+// One 64-byte line of i8 (four columns of one half) as two vectors of words: pairs 0 and 2 of its eight columns, or 1 and 3.
 OCTAVO_INLINE PairWords expand_i8(const uint8_t* at) {
   const __m512i q = _mm512_load_si512(at), size = _mm512_abs_epi8(q), sign = _mm512_set1_epi8((char)0x80);
   const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(MAGNITUDE.low), size,
@@ -32,41 +32,52 @@ OCTAVO_INLINE PairWords expand_i8(const uint8_t* at) {
                                           _mm512_load_si512(MAGNITUDE.high + 64));
   high = _mm512_ternarylogic_epi32(q, sign, high, 0xEA);  // (a & b) | c
   high = _mm512_mask_mov_epi8(high, _mm512_cmpeq_epi8_mask(q, sign), _mm512_set1_epi8((char)0xC3));
-  return {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
+  const __m512i even = _mm512_set1_epi32(0x00FF00FF);  // 0xCA: a ? b : c
+  return {_mm512_ternarylogic_epi32(even, low, _mm512_slli_epi16(high, 8), 0xCA),
+          _mm512_ternarylogic_epi32(even, _mm512_srli_epi16(low, 8), high, 0xCA)};
 }
 
 static void expand_block_i8(int pairs, const uint8_t* in, uint32_t* out) {
-  for (int z = 0; z < pairs / 2; z++, in += 128, out += 2 * PANEL) {
-    const PairWords w0 = expand_i8(in), w1 = expand_i8(in + 64);
-    _mm512_store_si512(out, w0.first);
-    _mm512_store_si512(out + HALF, w1.first);
-    _mm512_store_si512(out + PANEL, w0.second);
-    _mm512_store_si512(out + PANEL + HALF, w1.second);
+  for (int z = 0; z < pairs / 4; z++, in += 256, out += 4 * PANEL) {
+    for (int half = 0; half < 2; half++) {
+      const PairWords a = expand_i8(in + half * 64), b = expand_i8(in + 128 + half * 64);
+      _mm512_store_si512(out + half * HALF, a.first);
+      _mm512_store_si512(out + PANEL + half * HALF, b.first);
+      _mm512_store_si512(out + 2 * PANEL + half * HALF, a.second);
+      _mm512_store_si512(out + 3 * PANEL + half * HALF, b.second);
+    }
   }
 }
 
 #elif defined(OCTAVO_ISA_avx2)
 
 static void expand_block_i8(int pairs, const uint8_t* in, uint32_t* out) {
-  for (int i = 0; i < pairs * 8; i++) {  // i: [pair / 2][half][lane / 4][pair % 2]
-    const __m256 q = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(in + i * 8))));
-    const __m256i top = _mm256_srli_epi32(_mm256_castps_si256(q), 16);
-    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
-    _mm_storeu_si128((__m128i*)(out + (i / 16 * 2 + i % 2) * PANEL + i % 16 / 2 * 4), words);
+  const auto bf16 = [](__m256i q) { return _mm256_castps_si256(_mm256_cvtepi32_ps(_mm256_srai_epi32(q, 24))); };
+  for (int z = 0; z < pairs / 2; z++) {  // four columns of all channels: pairs 0 and 2 of eight columns, or 1 and 3
+    uint32_t* to = out + (z / 2 * 4 + z % 2) * PANEL;
+    for (int c = 0; c < PANEL; c += 8, in += 32) {
+      const __m256i q = _mm256_loadu_si256((const __m256i*)in);
+      const __m256i first = _mm256_srli_epi32(bf16(_mm256_slli_epi32(q, 24)), 16), second = bf16(_mm256_slli_epi32(q, 8));
+      const __m256i third = _mm256_srli_epi32(bf16(_mm256_slli_epi32(q, 16)), 16), fourth = bf16(q);
+      _mm256_storeu_si256((__m256i*)(to + c), _mm256_or_si256(first, second));
+      _mm256_storeu_si256((__m256i*)(to + 2 * PANEL + c), _mm256_or_si256(third, fourth));
+    }
   }
 }
 
 #else
 
 static void expand_block_i8(int pairs, const uint8_t* in, uint32_t* out) {
-  for (int i = 0; i < pairs * 8; i++) {  // i: [pair / 2][half][lane / 4][pair % 2]
-    uint32_t* to = out + (i / 16 * 2 + i % 2) * PANEL + i % 16 / 2 * 4;
-    for (int l = 0; l < 4; l++) {
-      const float low = (float)(int8_t)in[i * 8 + 2 * l], high = (float)(int8_t)in[i * 8 + 2 * l + 1];
-      uint32_t a, b;
-      __builtin_memcpy(&a, &low, 4);
-      __builtin_memcpy(&b, &high, 4);
-      to[l] = a >> 16 | (b & 0xFFFF0000u);
+  for (int z = 0; z < pairs / 2; z++) {  // four columns of all channels: pairs 0 and 2 of eight columns, or 1 and 3
+    for (int c = 0; c < PANEL; c++, in += 4) {
+      uint32_t bits[4];
+      for (int i = 0; i < 4; i++) {
+        const float value = (float)(int8_t)in[i];
+        __builtin_memcpy(&bits[i], &value, 4);
+      }
+      uint32_t* to = out + (z / 2 * 4 + z % 2) * PANEL + c;
+      to[0] = bits[0] >> 16 | (bits[2] & 0xFFFF0000u);
+      to[2 * PANEL] = bits[1] >> 16 | (bits[3] & 0xFFFF0000u);
     }
   }
 }

@@ -2,6 +2,7 @@
 #include "ops.h"
 
 #include "isa/lanes.h"
+#include "isa/quantize.h"
 
 namespace octavo::OCTAVO_ISA_NAME {
 
@@ -34,6 +35,27 @@ static void write_row(int width, float* out, uint16_t* out16, int ldo, F f) {
   }
 }
 
+// The same as records of integers.
+template <class F>
+static void write_records(int width, uint8_t* records, ActKind kind, F f) {
+  const auto block = [&](int begin, float* x) {  // zeros beyond the row
+    for (int i = 0; i < BLOCK; i += LANES) {
+      const int left = width - begin - i;
+      vstore(x + i, vset(0.0f));
+      if (left > 0) vstore_n(x + i, f(begin + i, left < LANES ? left : LANES), left < LANES ? left : LANES);
+    }
+  };
+  float x[BLOCK];
+  uint32_t top = 0;
+  if (act_row_scale(kind)) {
+    for (int begin = 0; begin < width; begin += BLOCK) block(begin, x), top = top_bits(x, BLOCK, top);
+  }
+  for (int begin = 0; begin < width; begin += BLOCK, records += record_bytes(kind)) {
+    block(begin, x);
+    quantize_block(kind, x, act_row_scale(kind) ? top : top_bits(x, BLOCK, 0), records);
+  }
+}
+
 OCTAVO_INLINE vf load_some(const float* p, int n) { return n == LANES ? vload(p) : vload_n(p, n); }
 
 static void norm(const NormArgs& a, int row_begin, int row_end) {
@@ -57,12 +79,14 @@ static void norm(const NormArgs& a, int row_begin, int row_end) {
       float* out = a.out ? a.out + static_cast<size_t>(row) * stride + g * a.width : nullptr;
       uint16_t* out16 = a.out16 ? a.out16 + static_cast<size_t>(row) * a.ldo + g * a.width : nullptr;
       const int ldo = g + 1 == a.groups ? a.ldo - g * a.width : a.width;
+      const auto write = [&](auto f) {
+        if (a.records) write_records(a.width, a.records + static_cast<size_t>(row) * a.ldo, a.kind, f);
+        else write_row(a.width, out, out16, ldo, f);
+      };
       if (a.weight_plus_one) {
-        write_row(a.width, out, out16, ldo,
-                  [&](int at, int n) { return vmul(vmul(load_some(x + at, n), r), vadd(one, load_some(a.weight + at, n))); });
+        write([&](int at, int n) { return vmul(vmul(load_some(x + at, n), r), vadd(one, load_some(a.weight + at, n))); });
       } else {
-        write_row(a.width, out, out16, ldo,
-                  [&](int at, int n) { return vmul(vmul(load_some(x + at, n), r), load_some(a.weight + at, n)); });
+        write([&](int at, int n) { return vmul(vmul(load_some(x + at, n), r), load_some(a.weight + at, n)); });
       }
     }
   }
@@ -148,8 +172,10 @@ static void scale(const ElementArgs& e, int row_begin, int row_end) {
 static void quantize(const ElementArgs& e, int row_begin, int row_end) {
   for (int row = row_begin; row < row_end; ++row) {
     const float* a = e.a + static_cast<size_t>(row) * e.width;
-    write_row(e.width, nullptr, e.out16 + static_cast<size_t>(row) * e.ldo, e.ldo,
-              [&](int at, int n) { return load_some(a + at, n); });
+    const size_t to = static_cast<size_t>(row) * e.ldo;
+    const auto f = [&](int at, int n) { return load_some(a + at, n); };
+    if (e.records) write_records(e.width, e.records + to, e.kind, f);
+    else write_row(e.width, nullptr, e.out16 + to, e.ldo, f);
   }
 }
 

@@ -10,8 +10,8 @@ class Forced:
         self.inner = executor_for("native")
         self.isa, self.threads, self.kv = isa, threads, kv
 
-    def lower(self, program, kinds):
-        return self.inner.lower(program, kinds, kv_dtype=self.kv)
+    def lower(self, program, kinds, **options):
+        return self.inner.lower(program, kinds, kv_dtype=self.kv, **options)
 
     def open(self, programs, weights, limits, *, threads):
         return self.inner.open(programs, weights, limits, threads=self.threads, isa=self.isa)

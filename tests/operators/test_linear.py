@@ -1,4 +1,5 @@
-"""The native linear kernels against float64, over weight kinds, scale codes, shapes, row counts and classes.
+"""The native linear kernels with bf16 activations against float64, over weight kinds, scale codes, shapes, row counts
+and classes. Integer activations: test_linear_integers.py.
 
 T rows, m output channels, n columns. A bf16 array is uint16. Scales are drawn so that every product is a normal number.
 """
@@ -20,6 +21,7 @@ AVAILABLE = [
 CANONICAL = [name for name in AVAILABLE if name != "avx512"]
 KINDS = {"f32": 0, "bf16": 1, "i8": 2, "u4": 3}
 STORE, ADD, GLU = 0, 1, 2
+BF16, I15, I8G32, I15G32 = range(4)
 ROWS = (1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 64)
 
 
@@ -108,13 +110,16 @@ def rows_of(n: int, rows: int, seed: int = 7, poison: bool = True) -> np.ndarray
     return x
 
 
-def run(isa, weight, x, rows, *, second=None, epilogue=STORE, act=0, bias=None, bias2=None, addend=None, chunk=4,
-        threads=1, ldo=None):  # fmt: skip
+def run(isa, weight, x, rows, *, kind=BF16, second=None, epilogue=STORE, act=0, bias=None, bias2=None, addend=None,
+        chunk=4, threads=1, ldo=None, output=BF16):  # fmt: skip
     ldo = ldo or weight.m
-    out = np.full((rows, ldo), 0xFFFF, np.uint16) if epilogue == GLU else np.full((rows, ldo), np.nan, np.float32)
+    if output != BF16:
+        out = np.full((rows, ldo), 0xFF, np.uint8)
+    else:
+        out = np.full((rows, ldo), 0xFFFF, np.uint16) if epilogue == GLU else np.full((rows, ldo), np.nan, np.float32)
     native.linear_run(
-        ISAS[isa], weight.packed, second and second.packed, address(x), rows, x.shape[1], epilogue, act, address(bias),
-        address(bias2), address(addend), address(out), ldo, chunk, threads,
+        ISAS[isa], weight.packed, second and second.packed, kind, address(x), rows, x.shape[1], epilogue, act,
+        address(bias), address(bias2), address(addend), output, address(out), ldo, chunk, threads,
     )  # fmt: skip
     return out
 

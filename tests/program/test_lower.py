@@ -7,7 +7,7 @@ from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.program.builder import Builder
 from octavo.program.ir import T
-from octavo.program.lower import bind, default_kinds, fuse, lower, quantize
+from octavo.program.lower import activation_kinds, bind, default_kinds, fuse, lower, quantize
 from octavo.types import KVGroup
 
 CONFIG = {
@@ -156,3 +156,37 @@ def test_builder_refuses_what_does_not_fit():
         b.attention("a", x, "k", cache_k="k", cache_v="v", heads=3, kv_heads=2, scale=1.0)
     with pytest.raises(ConfigError, match="declared twice"):
         b.weight("w", (8, 5), hf="w", gguf="w")
+
+
+def integers(activations="int", kinds=None, **changes):
+    plain = program_for(ModelConfig.from_mapping({**CONFIG, "head_dim": 32, **changes}))
+    held = {name: kind if kind == "f32" else "u4" for name, kind in default_kinds(plain).items()}
+    return lower(plain, held | (kinds or {}), activations=activations)
+
+
+def eaten(program):
+    """Operator -> the kind of what it eats, first layer and head."""
+    linears = {op.outs[0]: program.buffers[op.ins[0]].dtype for op in program.ops if op.kind in LINEARS}
+    return [linears[name] for name in ("0.q", "0.x1", "0.f", "1.x", "logits")]
+
+
+LINEARS = ("linear", "fused.qkv", "fused.linear_add", "fused.gate_up")
+
+
+def test_activation_kinds_by_weights_and_writer():
+    by_writer = ["i15", "i8g32", "i15", "i15g32", "i15"]
+    assert eaten(integers()) == by_writer
+    assert activation_kinds([integers()]) == "i15+i15g32+i8g32"
+    assert eaten(integers("bf16")) == ["bf16"] * 5 and activation_kinds([integers("bf16")]) == "bf16"
+    assert eaten(integers("i8g32")) == ["i8g32"] * 5
+    # one matrix of bf16 decides for all that eat the value
+    assert eaten(integers(kinds={"0.wv": "bf16", "embed": "i8"})) == ["bf16", *by_writer[1:]]
+    kinds = [op.kind for op in integers().ops]
+    assert kinds == [op.kind for op in integers("bf16").ops] and "quantize" not in kinds
+    assert {tensor.dtype for group in integers().groups for tensor in group.tensors} == {"bf16"}
+
+
+def test_heads_that_are_no_whole_blocks_are_quantized_apart():
+    kinds = [op.kind for op in integers(head_dim=24).ops]
+    assert kinds.count("attention") == kinds.count("quantize") == 2 and "fused.attention" not in kinds
+    assert eaten(integers(head_dim=24)) == eaten(integers())

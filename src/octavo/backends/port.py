@@ -59,9 +59,21 @@ class Session(Protocol):
 class Executor(Protocol):
     name: str
 
-    def lower(self, program: Program, kinds: Mapping[str, str], *, kv_dtype: KVDType = "auto") -> Program:
+    def lower(
+        self,
+        program: Program,
+        kinds: Mapping[str, str],
+        *,
+        activations: str = "auto",
+        kv_dtype: KVDType = "auto",
+        isa: str | None = None,
+    ) -> Program:
         """The program as this executor runs it. `kinds`: weight name -> kind in memory. kv_dtype: how keys and values
-        are stored; auto is what the executor computes in."""
+        are stored; auto is what the executor computes in.
+
+        activations: auto | bf16 | int | i8g32 (program/lower.py); auto is the executor's own choice, by the
+        instruction-set class that `open` would take.
+        """
 
     def block_bytes(self, programs: Mapping[str, Program], block_tokens: int) -> int:
         """Bytes of one KV block over all groups and programs, padding included."""

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
-from octavo.backends.native.executor import choose_isa
+from octavo.backends.native.executor import choose_activations, choose_isa
 from octavo.cli import flags, measured, roofline_svg
 from octavo.cli.screen import human, progress, short, table
 from octavo.errors import ConfigError, UsageError, in_file
@@ -35,7 +35,7 @@ _WEIGHTS = (".gguf", *UNSAFE_SUFFIXES)
 
 
 # Flags of the engine that decide what the program is, and those that decide besides what is measured.
-LOWERING_FLAGS = flags.named("kv-dtype")
+LOWERING_FLAGS = flags.named("activations", "kv-dtype")
 MEASURE_FLAGS = flags.named("threads", "isa", "block-tokens", "max-num-batched-tokens")
 PROMPT, CONTEXT = 512, 128  # what --measure runs unless told otherwise
 
@@ -102,8 +102,9 @@ def _measure(args: argparse.Namespace) -> int:
 
 def _explain(args: argparse.Namespace) -> int:
     context = args.context or 0
-    kv_dtype = flags.resolve(args, LOWERING_FLAGS)["kv_dtype"]
-    program = load_program(args.model, plain=args.plain, kv_dtype="bf16" if kv_dtype == "auto" else kv_dtype)
+    chosen = flags.resolve(args, LOWERING_FLAGS)
+    kv_dtype = "bf16" if chosen["kv_dtype"] == "auto" else chosen["kv_dtype"]
+    program = load_program(args.model, plain=args.plain, activations=chosen["activations"], kv_dtype=kv_dtype)
     shown = [row for row in explain_rows(program, context) if _in_layers(row, args.layers)]
     if not shown:
         raise UsageError(f"--layers {args.layers}: this model has no such layer", param="layers")
@@ -141,19 +142,21 @@ def file_sizes(model: str) -> dict[str, int]:
         return {name: checkpoint.headers[source].nbytes for name, source in match(program.weights, checkpoint).items()}
 
 
-def load_program(model: str, *, plain: bool = False, kv_dtype: CacheDType = "bf16") -> Program:
+def load_program(
+    model: str, *, plain: bool = False, activations: str = "auto", kv_dtype: CacheDType = "bf16"
+) -> Program:
     """The native executor's program of a model, or of a bare configuration."""
-    config_file = _bare_config(model)
+    config_file, eaten = _bare_config(model), choose_activations(activations)
     if config_file is not None:
         with in_file(config_file):
             program = program_for(ModelConfig.from_mapping(_read(config_file)))
-        return program if plain else lower(program, default_kinds(program), kv_dtype=kv_dtype)
+        return program if plain else lower(program, default_kinds(program), None, eaten, kv_dtype=kv_dtype)
     with closing(open_checkpoint(fetch.resolve(model))) as checkpoint:
         program = plain_program(checkpoint, model_config(checkpoint))
         sources = match(program.weights, checkpoint)
         kinds = {name: checkpoint.kind_of(source) for name, source in sources.items()}
         sizes = {name: checkpoint.stored_bytes(source) for name, source in sources.items()}
-        return program if plain else lower(program, kinds, sizes, kv_dtype=kv_dtype)
+        return program if plain else lower(program, kinds, sizes, eaten, kv_dtype=kv_dtype)
 
 
 def _bare_config(model: str) -> Path | None:

@@ -83,6 +83,12 @@ ENGINE_FLAGS: tuple[Flag, ...] = (
     Flag("kv-dtype", "how keys and values are stored", choices=("auto", "bf16", "i8"), default="auto"),
     Flag("threads", "kernel threads (default: physical cores)", whole),
     Flag("isa", "force an instruction-set class of the native kernels", choices=("portable", "avx2", "avx512", "amx")),
+    Flag(
+        "activations",
+        "what linears over i8 and u4 weights eat; auto: what is fastest here inside the fidelity bars",
+        choices=("auto", "bf16", "int", "i8g32"),
+        default="auto",
+    ),
     Flag("max-num-seqs", "requests that run at once", whole, default=64),
     Flag("max-num-batched-tokens", "tokens computed in one step", whole, default=512),
     Flag("max-logit-rows", "logit rows of one step", whole, default=256),

@@ -37,7 +37,9 @@ def run(args: argparse.Namespace) -> int:
             one = opened.enter_context(closing(Scorer(config, context, advance)))
             other = None
             if args.against:
-                exact = replace(config, executor="reference", dtype="float32", kv_dtype="auto", isa=None)
+                exact = replace(
+                    config, executor="reference", dtype="float32", isa=None, activations="auto", kv_dtype="auto"
+                )
                 other = opened.enter_context(closing(Scorer(exact, context, advance)))
         with progress("scoring") as advance:
             result = summarize(score(one, other, cut, context, advance))

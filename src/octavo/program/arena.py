@@ -14,6 +14,8 @@ from octavo.errors import UnsupportedError
 from octavo.program.ir import Buffer, Op, Program, Size
 
 K_ALIGN = 32  # columns of what a linear eats are padded to this with zeros
+RECORD_BYTES = {"i15": 96, "i8g32": 64, "i15g32": 96}  # of 32 columns (native/activation.h)
+LINE_BYTES = 64
 ALIAS_BYTES = 4096  # rows at this distance share the same sets of the first cache
 
 # Operator -> positions of inputs whose memory its output may take over, element by element.
@@ -49,8 +51,12 @@ def width_of(buffer: Buffer) -> int:
 
 
 def leading(buffer: Buffer) -> int:
-    """Elements from row to row: f32 values are dense, bf16 values padded."""
+    """Elements from row to row: f32 values are dense, bf16 values padded, records of integers counted in bytes."""
     width = width_of(buffer)
+    if buffer.dtype in RECORD_BYTES:
+        row = -(-width // K_ALIGN) * RECORD_BYTES[buffer.dtype]
+        ld = -(-row // LINE_BYTES) * LINE_BYTES
+        return ld + LINE_BYTES if ld % ALIAS_BYTES == 0 else ld
     if buffer.dtype != "bf16":
         return width
     ld = -(-width // K_ALIGN) * K_ALIGN
@@ -126,4 +132,5 @@ class _Regions:
 
     @staticmethod
     def _measure(buffer: Buffer) -> tuple[Size, int]:
-        return rows_of(buffer), leading(buffer) * (2 if buffer.dtype == "bf16" else 4)
+        size = 1 if buffer.dtype in RECORD_BYTES else 2 if buffer.dtype == "bf16" else 4
+        return rows_of(buffer), leading(buffer) * size

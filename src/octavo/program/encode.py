@@ -26,7 +26,7 @@ HEADER_IDS = {
 }
 KINDS = {"header": 0, "value": 1, "export": 2}
 FOREIGN = 3
-DTYPES = {"f32": 0, "bf16": 1, "i32": 2}
+DTYPES = {"f32": 0, "bf16": 1, "i32": 2, "i15": 3, "i8g32": 4, "i15g32": 5}
 SYMBOLS = {"T": 1, "R": 2, "N": 3}
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 CACHE_DTYPES = {"bf16": 0, "i8": 1}

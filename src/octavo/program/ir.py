@@ -15,7 +15,7 @@ from octavo.types import KVGroup, StepShape
 
 Scalar = int | float | str | bool | None | tuple[int, ...] | tuple[float, ...]
 Symbol = Literal["T", "R", "N"]
-DType = Literal["f32", "bf16", "i8", "act", "i32", "token"]
+DType = Literal["f32", "bf16", "i8", "i15", "i8g32", "i15g32", "act", "i32", "token"]
 BufferKind = Literal["header", "value", "export", "cache", "slot"]
 
 
@@ -41,7 +41,8 @@ Axis = int | Size
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """One named value. dtype `act` is what the next linear eats: f32 in a plain program, bf16 once quantized.
+    """One named value. dtype `act` is what the next linear eats: f32 in a plain program; once quantized a kind of
+    lower.ACTIVATION_KINDS.
 
     kind: header (filled by the runner), value (written once, dies at its last use), export (a value kept until the
     next launch), cache (hangs on a KV group), slot (fixed size per request slot). layout is set by lowering alone.

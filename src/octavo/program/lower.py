@@ -8,26 +8,32 @@ encode.py follow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from octavo.errors import ConfigError, EngineError
-from octavo.program.ir import Buffer, Op, Program, Scalar
+from octavo.program.ir import Buffer, DType, Op, Program, Scalar
 from octavo.types import CacheTensor
 
 CacheDType = Literal["f32", "bf16", "i8"]
+
+# How a linear may eat its input. bf16: rounded. i8g32: int8 with a scale per 32 columns. i15, i15g32: 15-bit integers
+# with a scale per row, or per 32 columns. Integers need i8 or u4 weights; bf16 weights keep bf16.
+ACTIVATION_KINDS = ("bf16", "i15", "i8g32", "i15g32")
+INTEGER_WEIGHTS = ("i8", "u4")
 
 
 def lower(
     program: Program,
     kinds: Mapping[str, str],
     stored_bytes: Mapping[str, int] | None = None,
+    activations: str = "bf16",
     *,
     kv_dtype: CacheDType = "bf16",
 ) -> Program:
-    """All passes, with bf16 activations and caches of `kv_dtype`."""
-    return fuse(store_caches(quantize(bind(program, kinds, stored_bytes)), kv_dtype))
+    """All passes, with caches of `kv_dtype`. activations: as `quantize` has them."""
+    return fuse(store_caches(quantize(bind(program, kinds, stored_bytes), activations), kv_dtype))
 
 
 def default_kinds(program: Program) -> dict[str, str]:
@@ -49,12 +55,13 @@ def bind(program: Program, kinds: Mapping[str, str], stored_bytes: Mapping[str, 
 def quantize(program: Program, activations: str = "bf16") -> Program:
     """Puts a quantize before the input of every linear, once a value, and stores K and V as bf16.
 
+    activations: bf16, int (the kind by who writes the value, see `_activation_kind`), or i8g32 throughout.
     A value declared `act` keeps its name for the quantized form; what was computed in f32 becomes "NAME.f32".
     """
     _expect(program, "bound", "quantize")
-    if activations != "bf16":
-        raise ConfigError(f"activations {activations!r}: bf16 is the one kind", param="activations")
-    eaten = {op.ins[0] for op in program.ops if op.kind == "linear"}
+    if activations not in ("bf16", "int", "i8g32"):
+        raise ConfigError(f"activations {activations!r}: bf16, int and i8g32 are the choices", param="activations")
+    eaten = {op.ins[0]: _activation_kind(program, op.ins[0], activations) for op in program.ops if op.kind == "linear"}
     buffers = dict(program.buffers)
     full, eats = {}, {}  # value -> name of its f32 form, name of its quantized form
     for name in sorted(eaten):
@@ -62,13 +69,13 @@ def quantize(program: Program, activations: str = "bf16") -> Program:
         keeps = old.dtype == "act" and old.kind == "value"
         full[name], eats[name] = (f"{name}.f32", name) if keeps else (name, f"{name}.act")
         buffers[full[name]] = replace(old, name=full[name], dtype="f32")
-        buffers[eats[name]] = Buffer(eats[name], old.shape, "bf16")
+        buffers[eats[name]] = Buffer(eats[name], old.shape, eaten[name])
     ops: list[Op] = []
     ready: set[str] = set()
     for op in program.ops:
         if op.kind == "linear" and op.ins[0] not in ready:
             name = op.ins[0]
-            ops.append(Op("quantize", (full[name],), (eats[name],), (), {"kind": activations}))
+            ops.append(Op("quantize", (full[name],), (eats[name],), (), {"kind": eaten[name]}))
             ready.add(name)
         ins = tuple((eats if op.kind == "linear" else full).get(name, name) for name in op.ins)
         ops.append(replace(op, ins=ins, outs=tuple(full.get(name, name) for name in op.outs)))
@@ -77,6 +84,26 @@ def quantize(program: Program, activations: str = "bf16") -> Program:
             buffers[name] = replace(buffer, dtype="f32")
     program = replace(program, ops=tuple(ops), buffers=buffers, stage="quantized")
     return store_caches(program, "bf16")
+
+
+def _activation_kind(program: Program, name: str, activations: str) -> DType:
+    """The one kind in which all its linears eat a value.
+
+    int: a scale per 32 columns where an epilogue writes the value, which sees no whole row: i8g32 for attention, i15g32
+    for glu, whose outliers eight bits lose (docs/fidelity.md); else i15.
+    """
+    weights = {program.weights[op.weights[0]].kind for op in program.ops if op.kind == "linear" and op.ins[0] == name}
+    if activations == "bf16" or not weights <= set(INTEGER_WEIGHTS):
+        return "bf16"
+    writer = next((op.kind for op in program.ops if name in op.outs), None)
+    by_writer: dict[str | None, DType] = {"attention": "i8g32", "glu": "i15g32"}
+    return "i8g32" if activations == "i8g32" else by_writer.get(writer, "i15")
+
+
+def activation_kinds(programs: Iterable[Program]) -> str:
+    """The kinds in which the linears of lowered programs eat, as the numerics id has them."""
+    values = {buffer.dtype for program in programs for buffer in program.buffers.values() if buffer.kind == "value"}
+    return "+".join(sorted(values.intersection(ACTIVATION_KINDS))) or "f32"
 
 
 def store_caches(program: Program, dtype: CacheDType) -> Program:
@@ -162,20 +189,27 @@ def _join(kind: str, parts: tuple[Op, ...], ins: tuple[str, ...], attrs: Mapping
 
 
 def _norm(graph: _Graph, op: Op) -> _Match | None:
-    """norm, quantize."""
+    """norm, quantize; over heads only with bf16."""
     norm = graph.only(op.ins[0], "norm") if op.kind == "quantize" else None
+    if norm is not None and op.attrs["kind"] != "bf16" and norm.attrs["heads"]:
+        return None
     return None if norm is None else _join("fused.norm", (norm, op), norm.ins, norm.attrs, op)
 
 
 def _attention(graph: _Graph, op: Op) -> _Match | None:
-    """attention, quantize."""
+    """attention, quantize; integers only where heads are whole blocks with scales of their own."""
     attention = graph.only(op.ins[0], "attention") if op.kind == "quantize" else None
+    if attention is not None and op.attrs["kind"] != "bf16":
+        width, heads = graph.buffers[op.ins[0]].shape[-1], attention.attrs["heads"]
+        whole = isinstance(width, int) and isinstance(heads, int) and width // heads % 32 == 0
+        if not whole or op.attrs["kind"] == "i15":
+            return None
     return None if attention is None else _join("fused.attention", (attention, op), attention.ins, attention.attrs, op)
 
 
 def _gate_up(graph: _Graph, op: Op) -> _Match | None:
     """linear, linear, glu, quantize, both linears over one input and without bias."""
-    glu = graph.only(op.ins[0], "glu") if op.kind == "quantize" else None
+    glu = graph.only(op.ins[0], "glu") if op.kind == "quantize" and op.attrs["kind"] != "i15" else None
     if glu is None:
         return None
     gate, up = (graph.only(name, "linear") for name in glu.ins)

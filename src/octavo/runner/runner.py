@@ -116,7 +116,13 @@ class Runner:
         plain = {TARGET: _tapped(plain_program(checkpoint, model, max_model_len), drafter.taps), **drafter.programs}
         source = WeightSource(plain, checkpoint, drafter)
         programs = {
-            name: executor.lower(program, source.kinds(program), kv_dtype=config.kv_dtype)
+            name: executor.lower(
+                program,
+                source.kinds(program),
+                activations=config.activations,
+                kv_dtype=config.kv_dtype,
+                isa=config.isa,
+            )
             for name, program in plain.items()
         }
         demand = Demand(

@@ -18,12 +18,12 @@ from octavo.config import KVDType
 from octavo.errors import EngineError, ResourceError, UnsupportedError, UsageError
 from octavo.program.encode import cache_shapes, encode
 from octavo.program.ir import Program
-from octavo.program.lower import lower
+from octavo.program.lower import activation_kinds, lower
 from octavo.types import Numerics, kv_storage
 from octavo.weights.kinds import Tensor
 from octavo.weights.stored import Stored
 
-VERSION = 1
+VERSION = 2
 ISAS = ("portable", "avx2", "avx512", "amx")  # from the lowest class up; the index is native's number
 PANEL = 32  # rows of one
 PIECE_BYTES = 16 << 20  # of a file, mapped at a time
@@ -36,8 +36,17 @@ class NativeExecutor:
 
     name = "native"
 
-    def lower(self, program: Program, kinds: Mapping[str, str], *, kv_dtype: KVDType = "auto") -> Program:
-        return lower(program, kinds, kv_dtype="bf16" if kv_dtype == "auto" else kv_dtype)
+    def lower(
+        self,
+        program: Program,
+        kinds: Mapping[str, str],
+        *,
+        activations: str = "auto",
+        kv_dtype: KVDType = "auto",
+        isa: str | None = None,
+    ) -> Program:
+        eaten, stored = choose_activations(activations, isa), "bf16" if kv_dtype == "auto" else kv_dtype
+        return lower(program, kinds, activations=eaten, kv_dtype=stored)
 
     def block_bytes(self, programs: Mapping[str, Program], block_tokens: int) -> int:
         shapes = {name: shape for program in programs.values() for name, shape in cache_shapes(program).items()}
@@ -60,7 +69,7 @@ class NativeExecutor:
                 f"block_tokens must be a multiple of {PAGE_TOKENS} with the native executor, not {limits.block_tokens}",
                 param="block_tokens",
             )
-        chosen, notes = choose_isa(isa or os.environ.get("OCTAVO_ISA") or None)
+        chosen, notes = choose_isa(isa)
         native = _native.Session(
             ISAS.index(chosen),
             limits.max_tokens,
@@ -100,8 +109,17 @@ def usable_isas() -> tuple[str, ...]:
     return tuple(name for name in available_isas() if _native.isa_self_check(ISAS.index(name)))
 
 
+def choose_activations(wanted: str = "auto", isa: str | None = None) -> str:
+    """auto: integers, which are faster and closer to float32; on AMX bf16, which its tiles multiply."""
+    if wanted != "auto":
+        return wanted
+    return "bf16" if choose_isa(isa)[0] == "amx" else "int"
+
+
 def choose_isa(wanted: str | None) -> tuple[str, tuple[str, ...]]:
-    """The class to run and notes for the user. A class whose self-check fails is replaced by the next lower one."""
+    """The class to run (wanted, else OCTAVO_ISA, else the best) and notes for the user. A class whose self-check fails
+    is replaced by the next lower one."""
+    wanted = wanted or os.environ.get("OCTAVO_ISA") or None
     available = available_isas()
     if wanted is not None and wanted not in available:
         raise ResourceError(f"instruction set {wanted!r} is not one of those here: {', '.join(available)}", param="isa")
@@ -161,4 +179,5 @@ def _add_tensor(native: Any, name: str, tensor: Tensor) -> None:
 def _numerics(programs: Mapping[str, Program], isa: str) -> Numerics:
     kinds = {weight.kind for program in programs.values() for weight in program.weights.values()}
     kv = kv_storage(group for program in programs.values() for group in program.groups)
-    return Numerics("native", tuple(sorted(kind or "unbound" for kind in kinds)), "bf16", kv, isa, VERSION)
+    eaten = activation_kinds(programs.values())
+    return Numerics("native", tuple(sorted(kind or "unbound" for kind in kinds)), eaten, kv, isa, VERSION)

@@ -16,9 +16,9 @@ from octavo.backends.reference.operators import OPERATORS
 from octavo.backends.reference.step import Pages, PageShape, Step, block_bytes
 from octavo.backends.reference.tensors import to_float
 from octavo.config import KVDType
-from octavo.errors import EngineError, UnsupportedError
+from octavo.errors import EngineError, UnsupportedError, UsageError
 from octavo.program.ir import Program
-from octavo.program.lower import bind, lower, store_caches
+from octavo.program.lower import activation_kinds, bind, lower, store_caches
 from octavo.types import CacheTensor, Numerics, kv_storage
 from octavo.weights.stored import Stored
 
@@ -33,10 +33,22 @@ class ReferenceExecutor:
     def __init__(self, dtype: str = "float32") -> None:
         self.dtype = dtype
 
-    def lower(self, program: Program, kinds: Mapping[str, str], *, kv_dtype: KVDType = "auto") -> Program:
-        if self.dtype == "float32":
-            return bind(program, kinds) if kv_dtype == "auto" else store_caches(bind(program, kinds), kv_dtype)
-        return lower(program, kinds, kv_dtype="bf16" if kv_dtype == "auto" else kv_dtype)
+    def lower(
+        self,
+        program: Program,
+        kinds: Mapping[str, str],
+        *,
+        activations: str = "auto",
+        kv_dtype: KVDType = "auto",
+        isa: str | None = None,
+    ) -> Program:
+        """auto: bf16 where the lowered program runs. Raises UsageError for a kind asked of float32, which has none."""
+        if self.dtype != "float32":
+            eaten, stored = "bf16" if activations == "auto" else activations, "bf16" if kv_dtype == "auto" else kv_dtype
+            return lower(program, kinds, activations=eaten, kv_dtype=stored)
+        if activations != "auto":
+            raise UsageError("float32 rounds no activations: use dtype bfloat16", param="activations")
+        return bind(program, kinds) if kv_dtype == "auto" else store_caches(bind(program, kinds), kv_dtype)
 
     def block_bytes(self, programs: Mapping[str, Program], block_tokens: int) -> int:
         return block_bytes(_tensors(programs), block_tokens)
@@ -131,7 +143,5 @@ def _groups(programs: Mapping[str, Program]) -> dict[str, int]:
 
 def _numerics(programs: Mapping[str, Program]) -> Numerics:
     kinds = {weight.kind for program in programs.values() for weight in program.weights.values()}
-    rounded = any(program.stage in ("quantized", "fused") for program in programs.values())
-    name = "bf16" if rounded else "f32"
-    kv = kv_storage(group for program in programs.values() for group in program.groups)
-    return Numerics("reference", tuple(sorted(kind or "unbound" for kind in kinds)), name, kv, "torch-cpu", VERSION)
+    eaten, kv = activation_kinds(programs.values()), kv_storage(group for p in programs.values() for group in p.groups)
+    return Numerics("reference", tuple(sorted(kind or "unbound" for kind in kinds)), eaten, kv, "torch-cpu", VERSION)

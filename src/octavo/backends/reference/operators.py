@@ -58,8 +58,20 @@ def glu(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Resul
 
 
 def quantize(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
-    """Round to nearest even; the value stays in a float32 tensor."""
-    return ins[0].bfloat16().float()
+    """Round to nearest even; the value stays in a float32 tensor.
+
+    Integer kinds: v * scale with v = round(x * (most / top)) and scale = top / most, top the largest magnitude of the
+    row (i15) or of its 32 columns. A top below 1e-30 counts as zero, one that is not finite gives NaN.
+    """
+    x, kind = ins[0], _attr(op, "kind")
+    if kind == "bf16":
+        return x.bfloat16().float()
+    most = 127.0 if kind == "i8g32" else 16383.0
+    blocks = functional.pad(x, (0, -x.shape[1] % 32)).reshape(len(x), -1, 32)
+    top = blocks.abs().amax((1, 2) if kind == "i15" else 2, keepdim=True)
+    values = torch.round(blocks * (most / top)) * (top / most)
+    values = torch.where(top < 1e-30, 0.0, torch.where(top.isfinite(), values, torch.nan))
+    return values.flatten(1)[:, : x.shape[1]]
 
 
 def rope_angles(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:

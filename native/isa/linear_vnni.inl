@@ -1,0 +1,194 @@
+// Micro-kernel over records of integers, of the classes with VPDPBUSD: unsigned weights (nibbles, or bytes + 128) times
+// signed planes. A block's weights are unpacked into registers once for all rows of a step. Its float steps: linear.cpp.
+
+namespace octavo::OCTAVO_ISA_NAME {
+
+constexpr int MR_RECORDS = 32;
+constexpr int STREAM_AHEAD = 4096;  // bytes of the stream fetched ahead
+
+// What a block needs beside its weights. `sums`: which sums of a BlockSide belong to it. shift: the i8 kernels' 128.
+struct BlockScale {
+  const GroupScale& s;
+  bool has_bias;
+  int sums, offset;
+};
+
+// Four columns of every channel of a block, as unsigned bytes: words[quad][half].
+template <WeightKind K, int QUADS>
+OCTAVO_INLINE void load_quads(const uint8_t* at, __m512i (&words)[QUADS][2]) {
+  if (K == WeightKind::U4) {
+    const __m512i nibbles = _mm512_set1_epi8(15);
+#pragma GCC unroll 8
+    for (int z = 0; z < QUADS; z += 2) {
+#pragma GCC unroll 2
+      for (int h = 0; h < 2; h++) {
+        const __m512i v = _mm512_load_si512(at + z * 64 + h * 64);
+        words[z][h] = _mm512_and_si512(v, nibbles);
+        words[z + 1][h] = _mm512_and_si512(_mm512_srli_epi32(v, 4), nibbles);
+      }
+    }
+  } else {
+    const __m512i sign = _mm512_set1_epi8((char)0x80);
+#pragma GCC unroll 8
+    for (int z = 0; z < QUADS; z++)
+#pragma GCC unroll 2
+      for (int h = 0; h < 2; h++) words[z][h] = _mm512_xor_si512(_mm512_load_si512(at + z * 128 + h * 64), sign);
+  }
+}
+
+OCTAVO_INLINE __m512i broadcast_word(const uint8_t* x) {
+  int32_t word;
+  __builtin_memcpy(&word, x, 4);
+  return _mm512_set1_epi32(word);
+}
+
+// R rows of one block onto to[row][half]. x: the record of the first row, part: where in a plane the block begins.
+template <WeightKind K, ActKind A, int QUADS, int R>
+OCTAVO_INLINE void add_record(const __m512i (&words)[QUADS][2], const BlockScale& b, const uint8_t* x, size_t stride,
+                              int part, __m512* to) {
+  constexpr int PLANES = act_planes(A);
+  constexpr bool APART = PLANES == 2 && R <= 2;  // a chain for each plane, so that enough are in flight
+  __m512i n[R][2], low[R][2];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; r++) {
+    // 128 = 1 << 7: the start of the high plane's chain is shifted with it
+    __m512i start = _mm512_setzero_si512();
+    if (K == WeightKind::I8) start = broadcast_word(x + r * stride + PLANES * BLOCK + 4 * b.sums);
+    if (K == WeightKind::I8 && PLANES == 1) start = _mm512_slli_epi32(start, 7);
+    n[r][0] = n[r][1] = start;
+    if (APART) low[r][0] = low[r][1] = _mm512_setzero_si512();
+  }
+#pragma GCC unroll 8
+  for (int q = 0; q < QUADS; q++) {
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++) {
+      const uint8_t* at = x + r * stride + part + 4 * q;
+      const __m512i v = broadcast_word(at);
+      n[r][0] = _mm512_dpbusd_epi32(n[r][0], words[q][0], v);
+      n[r][1] = _mm512_dpbusd_epi32(n[r][1], words[q][1], v);
+      if (APART) {
+        const __m512i u = broadcast_word(at + BLOCK);
+        low[r][0] = _mm512_dpbusd_epi32(low[r][0], words[q][0], u);
+        low[r][1] = _mm512_dpbusd_epi32(low[r][1], words[q][1], u);
+      }
+    }
+  }
+  if (PLANES == 2) {
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++) n[r][0] = _mm512_slli_epi32(n[r][0], 7), n[r][1] = _mm512_slli_epi32(n[r][1], 7);
+    if (APART) {
+#pragma GCC unroll 4
+      for (int r = 0; r < R; r++)
+        n[r][0] = _mm512_add_epi32(n[r][0], low[r][0]), n[r][1] = _mm512_add_epi32(n[r][1], low[r][1]);
+    } else {
+#pragma GCC unroll 8
+      for (int q = 0; q < QUADS; q++) {
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) {
+          const __m512i v = broadcast_word(x + r * stride + BLOCK + part + 4 * q);
+          n[r][0] = _mm512_dpbusd_epi32(n[r][0], words[q][0], v);
+          n[r][1] = _mm512_dpbusd_epi32(n[r][1], words[q][1], v);
+        }
+      }
+    }
+  }
+  if (b.offset) {
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++) {
+      const __m512i sum = broadcast_word(x + r * stride + PLANES * BLOCK + 4 * b.sums);
+      const __m512i shift = _mm512_mullo_epi32(sum, _mm512_set1_epi32(b.offset));
+      n[r][0] = _mm512_add_epi32(n[r][0], shift), n[r][1] = _mm512_add_epi32(n[r][1], shift);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < R; r++) {
+    const auto* side = (const BlockSide*)(x + r * stride + PLANES * BLOCK);
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++) {
+      __m512 total = to[r * 2 + h];
+      const __m512 exact = _mm512_cvtepi32_ps(n[r][h]);
+      if (act_row_scale(A)) {
+        total = _mm512_fmadd_ps(exact, b.s.scale[h], total);
+        if (b.has_bias) total = _mm512_fmadd_ps(b.s.bias[h], _mm512_set1_ps(side->sum[b.sums]), total);
+      } else {
+        __m512 part_sum = _mm512_mul_ps(exact, b.s.scale[h]);
+        if (b.has_bias) part_sum = _mm512_fmadd_ps(b.s.bias[h], _mm512_set1_ps(side->sum[b.sums]), part_sum);
+        total = _mm512_fmadd_ps(_mm512_set1_ps(side->scale), part_sum, total);
+      }
+      to[r * 2 + h] = total;
+    }
+  }
+}
+
+// FEW: so many rows with their totals in registers; 0: any number, in memory.
+template <WeightKind K, ActKind A, int QUADS, int FEW>
+static void rows_records(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, const RecordBlock& rows,
+                         float* y) {
+  constexpr int RECORD = record_bytes(A);
+  const size_t stride = rows.stride;
+  __m512 few[FEW ? 2 * FEW : 1];
+  auto* many = (__m512*)y;
+#pragma GCC unroll 1
+  for (int i = 0; i < 2 * rows.rows; i++) many[i] = _mm512_setzero_ps();
+#pragma GCC unroll 8
+  for (int i = 0; i < 2 * FEW; i++) few[i] = _mm512_setzero_ps();
+  const uint8_t* ahead = rows.first ? panel + STREAM_AHEAD : nullptr;
+  for (int i = 0, block = 0; i < g.groups; i++) {
+    const GroupParts<const uint8_t> at = group_parts(g, w.has_bias != 0, panel, i);
+    GroupScale s;
+    load_scale(w, at, s);
+    for (int b = 0; b < g.blocks; b++, block++) {
+      const uint8_t* stored = at.blocks + b * g.block_bytes;
+      if (ahead)
+        for (; ahead < stored + g.block_bytes + STREAM_AHEAD; ahead += 64) _mm_prefetch((const char*)ahead, _MM_HINT_T0);
+      __m512i words[QUADS][2];
+      load_quads<K, QUADS>(stored, words);
+      const int part = QUADS == 8 ? 0 : block % 2 * 16;
+      const BlockScale scale{s, w.has_bias != 0, QUADS == 8 ? 0 : 1 + block % 2, w.offset};
+      const uint8_t* x = rows.x + (size_t)(QUADS == 8 ? block : block / 2) * RECORD;
+      if constexpr (FEW > 0) {
+        add_record<K, A, QUADS, FEW>(words, scale, x, stride, part, few);
+        continue;
+      }
+      int r = 0;
+      for (; r + 4 <= rows.rows; r += 4) add_record<K, A, QUADS, 4>(words, scale, x + r * stride, stride, part, many + 2 * r);
+      if (r + 2 <= rows.rows) {
+        add_record<K, A, QUADS, 2>(words, scale, x + r * stride, stride, part, many + 2 * r);
+        r += 2;
+      }
+      if (r < rows.rows) add_record<K, A, QUADS, 1>(words, scale, x + r * stride, stride, part, many + 2 * r);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 2 * FEW; i++) many[i] = few[i];
+  if (!act_row_scale(A)) return;
+  for (int r = 0; r < rows.rows; r++) {
+    const auto* side = (const BlockSide*)(rows.x + r * stride + act_planes(A) * BLOCK);
+    const __m512 d = _mm512_set1_ps(side->scale);
+    many[2 * r] = _mm512_mul_ps(many[2 * r], d), many[2 * r + 1] = _mm512_mul_ps(many[2 * r + 1], d);
+  }
+}
+
+typedef void (*RowsRecords)(const PackedLinear&, const PanelGeometry&, const uint8_t*, const RecordBlock&, float*);
+
+template <WeightKind K, ActKind A, int QUADS>
+static constexpr RowsRecords BY_ROWS[3] = {rows_records<K, A, QUADS, 0>, rows_records<K, A, QUADS, 1>,
+                                           rows_records<K, A, QUADS, 2>};
+
+template <WeightKind K, int QUADS>
+static RowsRecords pick_records(ActKind kind, int rows) {
+  const int few = rows <= 2 ? rows : 0;
+  if (kind == ActKind::I15) return BY_ROWS<K, ActKind::I15, QUADS>[few];
+  if (kind == ActKind::I8G32) return BY_ROWS<K, ActKind::I8G32, QUADS>[few];
+  return BY_ROWS<K, ActKind::I15G32, QUADS>[few];
+}
+
+static void micro_records(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, const RecordBlock& rows,
+                          float* y) {
+  const bool whole = g.pairs == 16;
+  const auto pick = w.kind == WeightKind::U4 ? (whole ? pick_records<WeightKind::U4, 8> : pick_records<WeightKind::U4, 4>)
+                                             : (whole ? pick_records<WeightKind::I8, 8> : pick_records<WeightKind::I8, 4>);
+  pick(rows.kind, rows.rows)(w, g, panel, rows, y);
+}
+
+}  // namespace octavo::OCTAVO_ISA_NAME
