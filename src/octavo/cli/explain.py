@@ -103,7 +103,7 @@ def _measure(args: argparse.Namespace) -> int:
 def _explain(args: argparse.Namespace) -> int:
     context = args.context or 0
     chosen = flags.resolve(args, LOWERING_FLAGS)
-    kv_dtype = "bf16" if chosen["kv_dtype"] == "auto" else chosen["kv_dtype"]
+    kv_dtype: CacheDType = "bf16" if chosen["kv_dtype"] == "auto" else chosen["kv_dtype"]
     program = load_program(args.model, plain=args.plain, activations=chosen["activations"], kv_dtype=kv_dtype)
     shown = [row for row in explain_rows(program, context) if _in_layers(row, args.layers)]
     if not shown:
