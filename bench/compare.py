@@ -100,7 +100,8 @@ def start(name: str, kind: str, files: Files, args: argparse.Namespace) -> Engin
         return Worker(name, python, "openvino_worker.py", str(model), threads, "512")
     if kind != "BF16":
         return None
-    return Worker(name, python, f"{name}_worker.py", str(files.folder()), threads)
+    preload = {"LD_PRELOAD": str(home / "lib" / "libiomp5.so")} if name == "vllm" else {}
+    return Worker(name, python, f"{name}_worker.py", str(files.folder()), threads, **preload)
 
 
 def measure_round(engines: dict[str, Engine], run: Run, repeat: int, results: Results) -> dict[str, dict[str, float]]:

@@ -111,12 +111,17 @@ class Llama:
 class Worker:
     """A peer behind worker.py's loop; it does not run between two measurements."""
 
-    def __init__(self, name: str, python: Path, script: str, *arguments: str) -> None:
+    def __init__(self, name: str, python: Path, script: str, *arguments: str, **environment: str) -> None:
         self.name = name
         command = [str(python), str(WORKERS / script), *arguments]
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=os.environ | environment,
             )
         except OSError as error:
             raise EngineFailed(f"{name}: {error}") from None

@@ -85,7 +85,7 @@ def install_vllm(folder: Path) -> None:
 
 
 def install_transformers(folder: Path) -> None:
-    pip(folder, "transformers==5.24.0", "torch==2.13.0", "gguf==0.19.0")
+    pip(folder, "transformers==5.24.0", "torch==2.13.0", "gguf==0.19.0", "accelerate==1.15.0")
 
 
 PEERS: dict[str, Callable[[Path], None]] = {

@@ -31,7 +31,10 @@ def convert(source: Path, folder: str) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(
         str(source.parent), gguf_file=source.name, dtype=torch.bfloat16
     )
-    model.save_pretrained(folder)
+    model.config.__dict__.pop("quantization_config", None)  # the loaded model counts as quantized and would not save
+    plain = type(model)(model.config).to(torch.bfloat16)
+    plain.load_state_dict(model.state_dict())
+    plain.save_pretrained(folder)
 
 
 def main() -> None:

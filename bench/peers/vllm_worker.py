@@ -1,4 +1,7 @@
-"""vLLM on the processor, bfloat16: python vllm_worker.py FOLDER THREADS. FOLDER: config.json and safetensors."""
+"""vLLM on the processor, bfloat16: python vllm_worker.py FOLDER THREADS. FOLDER: config.json and safetensors.
+
+compare.py loads Intel's OpenMP before it, as its manual advises.
+"""
 
 from __future__ import annotations
 

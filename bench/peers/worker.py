@@ -1,7 +1,7 @@
 """The loop of a peer that stays in memory between measurements; runs inside the peer's own environment.
 
 On stdin, one JSON object a line: {"batch", "prompt", "steps", "seed"}. On stdout, a line each: {"prefill", "decode"} in
-tokens a second. The first line out, before any measurement, is {"version", "load_s"}. Needs the standard library alone.
+tokens a second. The first line out, after a run to warm up, is {"version", "load_s"}. Needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 # (prompts, tokens to generate a prompt) -> arrival times of every generated token of every request, the start first
 Generate = Callable[[list[list[int]], int], tuple[float, list[list[float]]]]
+WARM_UP = (2, 512, 4)  # requests, prompt tokens, steps: of a run that nobody counts, as the others have one too
 FIRST_ID, LAST_ID = 1000, 49000  # ids of ordinary text in the vocabularies that are measured
 
 
@@ -37,6 +38,7 @@ def serve(version: str, began: float, generate: Generate) -> None:
     """Answers until stdin ends. Whatever the peer prints goes to stderr, so that stdout carries answers alone."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    generate(prompts(*WARM_UP[:2], seed=-1), WARM_UP[2])
     print(json.dumps({"version": version, "load_s": round(time.perf_counter() - began, 2)}), file=out, flush=True)
     for line in sys.stdin:
         job = json.loads(line)
