@@ -30,6 +30,7 @@ class EngineConfig:
     kv_dtype: how keys and values are stored; auto: bf16, or what the reference executor computes in.
 
     kv_memory in bytes. num_blocks overrides kv_memory. plans_outstanding: steps planned before the first commits.
+    packed_cache: on keeps the native executor's packed weights on disk; the next load maps them.
     Raises UsageError that names a limit out of its range.
     """
 
@@ -49,6 +50,7 @@ class EngineConfig:
     block_tokens: int = 16
     enable_prefix_caching: bool = True
     plans_outstanding: int = 1
+    packed_cache: Literal["off", "on"] = "off"
     served_model_name: str | None = None
 
     def __post_init__(self) -> None:
@@ -59,6 +61,8 @@ class EngineConfig:
             )
         if self.kv_dtype not in get_args(KVDType):
             raise UsageError(f"kv_dtype {self.kv_dtype!r} is not one of auto, bf16, i8", param="kv_dtype")
+        if self.packed_cache not in ("off", "on"):
+            raise UsageError(f"packed_cache {self.packed_cache!r} is not one of off, on", param="packed_cache")
         for name in (*COUNTS, "kv_memory"):
             value = getattr(self, name)
             if value is None:

@@ -70,6 +70,7 @@ KINDS = {
 CHOICES = {
     "kv-dtype": ("i8", "bf16", "i8"),
     "workload": ("mixed", "speeds", "mixed"),
+    "packed-cache": ("on", "off", "on"),
     "executor": ("native", "reference", "native"),
     "dtype": ("auto", "float32", "bfloat16"),
     "isa": ("avx2", "portable", "avx512"),

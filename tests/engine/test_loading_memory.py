@@ -25,7 +25,8 @@ def peak():
     return int(line.split()[1]) << 10
 
 before = peak()
-config = EngineConfig(model=sys.argv[1], threads=2, num_blocks=4, max_model_len=64, max_num_seqs=1, max_num_batched_tokens=16)
+small = dict(num_blocks=4, max_model_len=64, max_num_seqs=1, max_num_batched_tokens=16)
+config = EngineConfig(model=sys.argv[1], threads=2, **small)
 runner = Runner.open(config, NullDrafter(), lambda done, total: None)
 print(json.dumps([before, peak(), runner.loaded.weights_bytes]))
 """

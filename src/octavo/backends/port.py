@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from octavo.config import KVDType
@@ -31,6 +32,14 @@ class Limits:
     def max_blocks(self) -> int:
         """Entries of one slot's block table."""
         return -(-self.max_model_len // self.block_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where a session may keep its weights as it holds them, for the next one. content: names them and their order."""
+
+    folder: Path
+    content: bytes
 
 
 # Weight name -> its tensor, prepared, or where it stands in its file. Once a weight, in the program's order; the
@@ -86,4 +95,5 @@ class Executor(Protocol):
         *,
         threads: int,
         isa: str | None = None,
+        kept: Kept | None = None,
     ) -> Session: ...

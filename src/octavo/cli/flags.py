@@ -97,6 +97,7 @@ ENGINE_FLAGS: tuple[Flag, ...] = (
     Flag("num-blocks", "size of the KV cache in blocks, instead of --kv-memory", whole),
     Flag("block-tokens", "tokens of one KV block; a multiple of 16 for the native kernels", whole, default=16),
     Flag("enable-prefix-caching", "reuse the KV of equal prefixes", boolean, default=True),
+    Flag("packed-cache", "keep packed weights on disk, for faster loads later", choices=("off", "on"), default="off"),
     Flag("plans-outstanding", "steps planned before the first commits", whole, default=1),
 )
 

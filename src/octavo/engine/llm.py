@@ -56,6 +56,7 @@ class LLM:
         block_tokens: int = 16,
         enable_prefix_caching: bool = True,
         plans_outstanding: int = 1,
+        packed_cache: Literal["off", "on"] = "off",
         served_model_name: str | None = None,
         drafter: Drafter | None = None,
         progress: ProgressHook = no_progress,
@@ -76,6 +77,7 @@ class LLM:
             block_tokens=block_tokens,
             enable_prefix_caching=enable_prefix_caching,
             plans_outstanding=plans_outstanding,
+            packed_cache=packed_cache,
             served_model_name=served_model_name,
         )
         self.tokenizer: Tokenizer = load_tokenizer(model)

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from octavo.backends import dtype_for, executor_for
-from octavo.backends.port import Executor, Limits, Session, WeightStream
+from octavo.backends.port import Executor, Kept, Limits, Session, WeightStream
 from octavo.config import EngineConfig
 from octavo.drafters.port import Drafter, DraftRow
 from octavo.errors import ConfigError, EngineError, ResourceError, UnsupportedError, UsageError
@@ -31,9 +31,9 @@ from octavo.runner.capacity import Demand, usable_blocks
 from octavo.runner.model import model_config, plain_program
 from octavo.runner.table import RequestTable
 from octavo.sampling.sampler import Sampler
-from octavo.types import KVGroup
+from octavo.types import KVGroup, digest
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
-from octavo.weights.fetch import resolve
+from octavo.weights.fetch import cache_home, resolve
 from octavo.weights.kinds import Tensor
 from octavo.weights.match import match
 from octavo.weights.stored import Stored, read_ahead
@@ -143,7 +143,10 @@ class Runner:
             block_tokens=config.block_tokens,
         )
         threads = config.threads or machine.topology().threads
-        session = executor.open(programs, lambda: source.stream(progress), limits, threads=threads, isa=config.isa)
+        kept = Kept(cache_home() / "packed", source.content()) if config.packed_cache == "on" else None
+        session = executor.open(
+            programs, lambda: source.stream(progress), limits, threads=threads, isa=config.isa, kept=kept
+        )
         loaded = Loaded(
             vocab_size=model.vocab_size,
             limits=limits,
@@ -262,6 +265,19 @@ class WeightSource:
             name: self._own[name].kind if name in self._own else self._checkpoint.kind_of(self._sources[name])
             for name in program.weights
         }
+
+    def content(self) -> bytes:
+        """Names every weight: its checkpoint, tensor, kind and preparation, or the bytes that the drafter gave."""
+        fields: list[bytes | str | int] = [self._checkpoint.content_id]
+        for name, weight in self._weights.items():
+            own = self._own.get(name)
+            if own is None:
+                fields += [name, self._sources[name], self._checkpoint.kind_of(self._sources[name]), repr(weight.prep)]
+                continue
+            arrays = (own.data, own.scale, own.bias, own.super_scale, own.super_bias)
+            parts = [b"" if array is None else array.tobytes() for array in arrays]
+            fields += [name, own.kind, own.group, own.offset, *parts]
+        return digest(*fields)
 
     def stream(self, progress: Progress) -> WeightStream:
         return self._stream(progress)

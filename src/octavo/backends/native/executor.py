@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from octavo import _native
+from octavo.backends.native.packed import PackedFile, UnusableError
 from octavo.backends.native.session import NativeSession
-from octavo.backends.port import Limits, WeightStream
+from octavo.backends.port import Kept, Limits, WeightStream
 from octavo.config import KVDType
 from octavo.errors import EngineError, ResourceError, UnsupportedError, UsageError
 from octavo.program.encode import cache_shapes, encode
@@ -60,6 +61,7 @@ class NativeExecutor:
         *,
         threads: int,
         isa: str | None = None,
+        kept: Kept | None = None,
     ) -> NativeSession:
         """isa None: OCTAVO_ISA, else the best class. Raises ResourceError for a class that this processor lacks,
         UnsupportedError for an operator without a kernel, UsageError for blocks that are not whole pages."""
@@ -81,22 +83,20 @@ class NativeExecutor:
             threads,
         )
         shapes = {name: weight.shape for program in programs.values() for name, weight in program.weights.items()}
-        for name, tensor in weights():
-            if name not in shapes:
-                raise EngineError(f"weight {name} belongs to no program")
-            if tuple(tensor.shape) != shapes[name]:
-                raise EngineError(f"{name}: weight is {tuple(tensor.shape)}, not {shapes[name]}")
-            try:
-                _add_weight(native.weights, name, tensor)
-            except ValueError as error:
-                raise EngineError(f"{name}: {error}") from None
+        mapped: Any = None
+        said: tuple[str, ...] = ()
+        if kept is None:
+            _stream(native.weights, weights(), shapes)
+        else:
+            file = PackedFile(kept, ISAS.index(chosen), threads)
+            mapped, said = _kept(file, native.weights, weights, shapes)
         try:
             for program in programs.values():
                 native.add_program(np.frombuffer(encode(program), np.int32))
             native.finish()
         except RuntimeError as error:
             raise EngineError(str(error)) from None
-        return NativeSession(native, tuple(programs), _numerics(programs, chosen), notes)
+        return NativeSession(native, tuple(programs), _numerics(programs, chosen), (*notes, *said), mapped)
 
 
 def available_isas() -> tuple[str, ...]:
@@ -138,6 +138,37 @@ def _check_kernels(programs: Mapping[str, Program]) -> None:
         for op in program.ops:
             if op.kind not in known:
                 raise UnsupportedError(f"{program.name}: operator {op.kind} has no native kernel")
+
+
+def _stream(store: Any, weights: WeightStream, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    for name, weight in weights:
+        if name not in shapes:
+            raise EngineError(f"weight {name} belongs to no program")
+        if tuple(weight.shape) != shapes[name]:
+            raise EngineError(f"{name}: weight is {tuple(weight.shape)}, not {shapes[name]}")
+        try:
+            _add_weight(store, name, weight)
+        except ValueError as error:
+            raise EngineError(f"{name}: {error}") from None
+
+
+def _kept(
+    file: PackedFile, store: Any, weights: Callable[[], WeightStream], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[Any, tuple[str, ...]]:
+    """(what the store borrows from, notes): the weights from the file, or packed and written to it."""
+    notes: list[str] = []
+    try:
+        mapped = file.load(store, shapes)
+        if mapped is not None:
+            return mapped, ()
+    except UnusableError as reason:
+        notes.append(f"packed weights are written again, {file.path} is not usable: {reason}")
+    _stream(store, weights(), shapes)
+    try:
+        file.save(store, shapes)
+    except OSError as error:
+        notes.append(f"packed weights are not kept in {file.path.parent}: {error.strerror or error}")
+    return None, tuple(notes)
 
 
 def _add_weight(held: Any, name: str, weight: Tensor | Stored) -> None:

@@ -11,10 +11,14 @@ from octavo.types import Numerics
 class NativeSession:
     """See backends/port.py."""
 
-    def __init__(self, native: Any, programs: tuple[str, ...], numerics: Numerics, notes: tuple[str, ...]) -> None:
+    def __init__(
+        self, native: Any, programs: tuple[str, ...], numerics: Numerics, notes: tuple[str, ...], mapped: Any = None
+    ) -> None:
+        """mapped: the file that the session's weights lie in, if they do."""
         self.numerics = numerics
         self.notes = notes
         self._native = native
+        self._mapped = mapped
         self._numbers = {name: number for number, name in enumerate(programs)}
 
     def run(self, program: str, header: Any) -> None:
@@ -50,4 +54,4 @@ class NativeSession:
 
     def close(self) -> None:
         """Gives weights and caches back once no view of them is held."""
-        self._native = None
+        self._native = self._mapped = None

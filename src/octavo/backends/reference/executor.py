@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from octavo.backends.port import Limits, WeightStream
+from octavo.backends.port import Kept, Limits, WeightStream
 from octavo.backends.reference.operators import OPERATORS
 from octavo.backends.reference.step import Pages, PageShape, Step, block_bytes
 from octavo.backends.reference.tensors import to_float
@@ -61,6 +61,7 @@ class ReferenceExecutor:
         *,
         threads: int,
         isa: str | None = None,
+        kept: Kept | None = None,
     ) -> ReferenceSession:
         """Raises UnsupportedError for an operator that has no function here and for an instruction-set class: torch
         chooses its own. threads: torch's, process-wide."""
@@ -72,15 +73,21 @@ class ReferenceExecutor:
                     raise UnsupportedError(f"{program.name}: the reference executor has no operator {kind}")
         torch.set_num_threads(threads)
         held = {name: to_float(each.read() if isinstance(each, Stored) else each) for name, each in weights()}
-        return ReferenceSession(programs, held, limits)
+        notes = () if kept is None else ("packed weights are kept by the native executor alone",)
+        return ReferenceSession(programs, held, limits, notes)
 
 
 class ReferenceSession:
     """See backends/port.py."""
 
-    notes: tuple[str, ...] = ()
-
-    def __init__(self, programs: Mapping[str, Program], weights: Mapping[str, torch.Tensor], limits: Limits) -> None:
+    def __init__(
+        self,
+        programs: Mapping[str, Program],
+        weights: Mapping[str, torch.Tensor],
+        limits: Limits,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.notes = notes
         self.programs = dict(programs)
         self.weights = dict(weights)
         self.numerics = _numerics(programs)
