@@ -66,7 +66,7 @@ int i8_offset(int c, int k) {
   return at / 4 * 128 + c * 4 + at % 4;
 }
 
-void pack_block_i8(const LogicalTensor& t, int row0, int row, int rows, int column0, int columns, uint8_t* out) {
+inline void pack_block_i8(const LogicalTensor& t, int row0, int row, int rows, int column0, int columns, uint8_t* out) {
   const uint8_t* from = (const uint8_t*)t.data + (size_t)(row0 + row) * t.n + column0;
   if (rows == 4 && columns % 16 == 0) {
     for (int k = 0; k < columns; k += 16) {
@@ -86,7 +86,7 @@ void pack_block_i8(const LogicalTensor& t, int row0, int row, int rows, int colu
     for (int k = 0; k < columns; k++) out[i8_offset(row + r, k)] = from[(size_t)r * t.n + k];
 }
 
-void pack_block_u4(const LogicalTensor& t, int row0, int row, int rows, int column0, int columns, uint8_t* out) {
+inline void pack_block_u4(const LogicalTensor& t, int row0, int row, int rows, int column0, int columns, uint8_t* out) {
   const size_t stride = t.n / 2;
   const uint8_t* from = (const uint8_t*)t.data + (row0 + row) * stride + column0 / 2;
   for (int k = 0; k < columns; k += 32) {
@@ -109,7 +109,7 @@ void pack_scales(const LogicalTensor& t, const void* from, int row0, int column,
     std::memcpy(to + c * width, (const uint8_t*)from + ((size_t)(row0 + c) * columns + column) * width, width);
 }
 
-void pack_grouped(const LogicalTensor& t, const PanelGeometry& g, int row0, uint8_t* panel) {
+OCTAVO_MOVES void pack_grouped(const LogicalTensor& t, const PanelGeometry& g, int row0, uint8_t* panel) {
   const bool two_level = t.super_scale != nullptr, has_bias = t.bias != nullptr;
   const int width = two_level ? 1 : 2, supers = t.n / SUPER_GROUP, rows = std::min(PANEL, t.m - row0);
   for (int i = 0; i < g.groups; i++) {
@@ -124,8 +124,9 @@ void pack_grouped(const LogicalTensor& t, const PanelGeometry& g, int row0, uint
       const int columns = std::min(2 * g.pairs, t.group - b * 2 * g.pairs), first = i * t.group + b * 2 * g.pairs;
       uint8_t* out = at.blocks + b * g.block_bytes;
       for (int row = 0; row < rows; row += 4) {
-        const auto pack_block = t.kind == WeightKind::I8 ? pack_block_i8 : pack_block_u4;
-        pack_block(t, row0, row, std::min(4, rows - row), first, columns, out);
+        const int some = std::min(4, rows - row);
+        if (t.kind == WeightKind::I8) pack_block_i8(t, row0, row, some, first, columns, out);
+        else pack_block_u4(t, row0, row, some, first, columns, out);
       }
     }
   }
@@ -138,7 +139,7 @@ size_t float_offset(WeightKind kind, int c, int k) {
 }
 
 // 32 bits of a row, a pair of bf16 or one f32, stand side by side with those of the other rows.
-void pack_floats(const LogicalTensor& t, int row0, uint8_t* panel) {
+OCTAVO_MOVES void pack_floats(const LogicalTensor& t, int row0, uint8_t* panel) {
   const int rows = std::min(PANEL, t.m - row0);
   const size_t row_bytes = (size_t)t.n * (t.kind == WeightKind::F32 ? 4 : 2);
   const uint8_t* data = (const uint8_t*)t.data + row0 * row_bytes;
