@@ -56,7 +56,7 @@ uint64_t spread_bits(uint8_t bits) {
 }
 
 // Q4_0, 18 bytes for 32: d f16 | qs[16].  y = d (v - 8)
-OCTAVO_MOVES void q4_0(const uint8_t* s, size_t blocks, const BlockArrays& out) {
+void q4_0(const uint8_t* s, size_t blocks, const BlockArrays& out) {
   for (size_t b = 0; b < blocks; ++b, s += 18) {
     std::memcpy(out.scale + 2 * b, s, 2);
     interleave_halves(s + 2, 16, out.data + 16 * b);
@@ -64,7 +64,7 @@ OCTAVO_MOVES void q4_0(const uint8_t* s, size_t blocks, const BlockArrays& out) 
 }
 
 // Q4_1, 20 bytes for 32: d f16 | m f16 | qs[16].  y = d v + m
-OCTAVO_MOVES void q4_1(const uint8_t* s, size_t blocks, const BlockArrays& out) {
+void q4_1(const uint8_t* s, size_t blocks, const BlockArrays& out) {
   for (size_t b = 0; b < blocks; ++b, s += 20) {
     std::memcpy(out.scale + 2 * b, s, 2);
     std::memcpy(out.bias + 2 * b, s + 2, 2);
@@ -99,7 +99,7 @@ void q5_1(const uint8_t* s, size_t blocks, const BlockArrays& out) {
 }
 
 // Q8_0, 34 bytes for 32: d f16 | q int8[32].  y = d q
-OCTAVO_MOVES void q8_0(const uint8_t* s, size_t blocks, const BlockArrays& out) {
+void q8_0(const uint8_t* s, size_t blocks, const BlockArrays& out) {
   for (size_t b = 0; b < blocks; ++b, s += 34) {
     std::memcpy(out.scale + 2 * b, s, 2);
     std::memcpy(out.data + 32 * b, s + 2, 32);
@@ -125,7 +125,7 @@ void k_scales(const uint8_t* s, size_t b, const BlockArrays& out) {
 }
 
 // Q4_K, 144 bytes for 256: d | dmin | s[12] | qs[128].  j = i / 32: nibble j % 2 of qs[32 (j / 2) + i % 32]
-OCTAVO_MOVES void q4_k(const uint8_t* s, size_t blocks, const BlockArrays& out) {
+void q4_k(const uint8_t* s, size_t blocks, const BlockArrays& out) {
   for (size_t b = 0; b < blocks; ++b, s += 144) {
     k_scales(s, b, out);
     for (int pair = 0; pair < 128; pair += 32) interleave_halves(s + 16 + pair, 32, out.data + 128 * b + pair);
@@ -141,7 +141,7 @@ void merge(const uint8_t* __restrict low, int low_shift, const uint8_t* __restri
 }
 
 // Q5_K, 176 bytes for 256: d | dmin | s[12] | qh[32] | qs[128].  As Q4_K, bit j of qh[i % 32] on top
-OCTAVO_MOVES void q5_k(const uint8_t* s, size_t blocks, const BlockArrays& out) {
+void q5_k(const uint8_t* s, size_t blocks, const BlockArrays& out) {
   for (size_t b = 0; b < blocks; ++b, s += 176) {
     k_scales(s, b, out);
     const uint8_t* qh = s + 16;
@@ -154,7 +154,7 @@ OCTAVO_MOVES void q5_k(const uint8_t* s, size_t blocks, const BlockArrays& out) 
 }
 
 // Q6_K, 210 bytes for 256: ql[128] | qh[64] | sc int8[16] | d.  y = d sc[i / 16] (v - 32)
-OCTAVO_MOVES void q6_k(const uint8_t* s, size_t blocks, const BlockArrays& out) {
+void q6_k(const uint8_t* s, size_t blocks, const BlockArrays& out) {
   for (size_t b = 0; b < blocks; ++b, s += 210) {
     std::memcpy(out.scale + 16 * b, s + 192, 16);
     std::memcpy(out.super_scale + 2 * b, s + 208, 2);

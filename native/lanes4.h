@@ -9,13 +9,6 @@ namespace octavo {
 typedef uint32_t Lanes4 __attribute__((vector_size(16)));
 typedef uint8_t Bytes16 __attribute__((vector_size(16)));
 
-// Compiled twice, the better one taken when the module is loaded. Only for what moves bytes: its result is the same.
-#if defined(__x86_64__)
-#define OCTAVO_MOVES __attribute__((target_clones("avx2", "default")))
-#else
-#define OCTAVO_MOVES
-#endif
-
 static inline Lanes4 load_lanes(const uint8_t* from) {
   Lanes4 v;
   std::memcpy(&v, from, 16);

@@ -109,7 +109,7 @@ void pack_scales(const LogicalTensor& t, const void* from, int row0, int column,
     std::memcpy(to + c * width, (const uint8_t*)from + ((size_t)(row0 + c) * columns + column) * width, width);
 }
 
-OCTAVO_MOVES void pack_grouped(const LogicalTensor& t, const PanelGeometry& g, int row0, uint8_t* panel) {
+void pack_grouped(const LogicalTensor& t, const PanelGeometry& g, int row0, uint8_t* panel) {
   const bool two_level = t.super_scale != nullptr, has_bias = t.bias != nullptr;
   const int width = two_level ? 1 : 2, supers = t.n / SUPER_GROUP, rows = std::min(PANEL, t.m - row0);
   for (int i = 0; i < g.groups; i++) {
@@ -139,7 +139,7 @@ size_t float_offset(WeightKind kind, int c, int k) {
 }
 
 // 32 bits of a row, a pair of bf16 or one f32, stand side by side with those of the other rows.
-OCTAVO_MOVES void pack_floats(const LogicalTensor& t, int row0, uint8_t* panel) {
+void pack_floats(const LogicalTensor& t, int row0, uint8_t* panel) {
   const int rows = std::min(PANEL, t.m - row0);
   const size_t row_bytes = (size_t)t.n * (t.kind == WeightKind::F32 ? 4 : 2);
   const uint8_t* data = (const uint8_t*)t.data + row0 * row_bytes;
