@@ -70,6 +70,7 @@ KINDS = {
 CHOICES = {
     "kv-dtype": ("i8", "bf16", "i8"),
     "workload": ("mixed", "speeds", "mixed"),
+    "activations": ("int", "bf16", "i8g32"),
     "packed-cache": ("on", "off", "on"),
     "executor": ("native", "reference", "native"),
     "dtype": ("auto", "float32", "bfloat16"),
