@@ -11,11 +11,11 @@ import time
 import numpy as np
 import openvino
 import openvino_genai
-from worker import serve
+from worker import claim_stdout, serve
 
 
 def main() -> None:
-    began = time.perf_counter()
+    out, began = claim_stdout(), time.perf_counter()
     model, threads, tokens = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.cache_size = 3
@@ -41,7 +41,7 @@ def main() -> None:
                     times += [now] * sum(len(output.generated_ids) for output in handle.read().values())
         return start, arrivals
 
-    serve(openvino_genai.__version__, began, generate)
+    serve(out, openvino_genai.__version__, began, generate)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from worker import serve
+from worker import claim_stdout, serve
 
 
 class Clock(transformers.generation.streamers.BaseStreamer):
@@ -41,7 +41,7 @@ def main() -> None:
     if sys.argv[1] == "--convert":
         convert(Path(sys.argv[2]), sys.argv[3])
         return
-    began = time.perf_counter()
+    out, began = claim_stdout(), time.perf_counter()
     torch.set_num_threads(int(sys.argv[2]))
     model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16)
 
@@ -60,7 +60,7 @@ def main() -> None:
             )
         return start, [clock.times[1:]] * len(prompts)
 
-    serve(transformers.__version__, began, generate)
+    serve(out, transformers.__version__, began, generate)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ os.environ |= {
 }
 
 import vllm
-from worker import serve
+from worker import claim_stdout, serve
 
 
 def main() -> None:
-    began = time.perf_counter()
+    out, began = claim_stdout(), time.perf_counter()
     llm = vllm.LLM(
         sys.argv[1], skip_tokenizer_init=True, dtype="bfloat16", enable_prefix_caching=False, max_num_seqs=64
     )
@@ -42,7 +42,7 @@ def main() -> None:
                 times += [now] * (len(output.outputs[0].token_ids) - len(times))
         return start, arrivals
 
-    serve(vllm.__version__, began, generate)
+    serve(out, vllm.__version__, began, generate)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from typing import TextIO
 
 # (prompts, tokens to generate a prompt) -> arrival times of every generated token of every request, the start first
 Generate = Callable[[list[list[int]], int], tuple[float, list[list[float]]]]
@@ -34,10 +35,15 @@ def rates(start: float, arrivals: list[list[float]], prompt: int) -> dict[str, f
     }
 
 
-def serve(version: str, began: float, generate: Generate) -> None:
-    """Answers until stdin ends. Whatever the peer prints goes to stderr, so that stdout carries answers alone."""
+def claim_stdout() -> TextIO:
+    """Stdout for answers alone; from here on, what the peer prints goes to stderr. Call it before the peer starts."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    return out
+
+
+def serve(out: TextIO, version: str, began: float, generate: Generate) -> None:
+    """Answers until stdin ends."""
     generate(prompts(*WARM_UP[:2], seed=-1), WARM_UP[2])
     print(json.dumps({"version": version, "load_s": round(time.perf_counter() - began, 2)}), file=out, flush=True)
     for line in sys.stdin:

@@ -16,12 +16,14 @@ from peers.worker import prompts, rates
 FAKE = """
 import sys
 sys.path.insert(0, {worker!r})
-from worker import serve
+from worker import claim_stdout, serve
+out = claim_stdout()
+print("starting")
 def generate(prompts, steps):
     tokens = steps if len(prompts) < 3 else steps - 1
     print("noise of a library")
     return 0.0, [[1.0 + number + step for step in range(tokens)] for number, _ in enumerate(prompts)]
-serve("7.1", 0.0, generate)
+serve(out, "7.1", 0.0, generate)
 """
 
 
