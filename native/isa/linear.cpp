@@ -111,6 +111,8 @@ static void micro_f32(const uint8_t* panel, int columns, const RowBlock& block, 
 #endif
 #if defined(__AVX512VNNI__)
 #include "isa/linear_vnni.inl"
+#elif defined(OCTAVO_ISA_avx2)
+#include "isa/linear_int_avx2.inl"
 #else
 #include "isa/linear_int.inl"
 #endif

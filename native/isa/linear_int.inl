@@ -1,4 +1,4 @@
-// Micro-kernel over records of integers, of the classes without VNNI: a block's weights and activations as int16, whose
+// Micro-kernel over records of integers, of the portable class: a block's weights and activations as int16, whose
 // products are added in pairs into int32. Its float steps: linear.cpp.
 
 namespace octavo::OCTAVO_ISA_NAME {
@@ -49,30 +49,6 @@ static void widen_record(int planes, const uint8_t* x, int16_t* out) {
 // n[r][c] = start[r] + sum over `pairs` pairs of columns of R rows, x[r] at x + r * BLOCK.
 template <int R>
 static void dot_rows(const int16_t* words, int pairs, const int16_t* x, const int32_t* start, int32_t* n) {
-#if defined(OCTAVO_ISA_avx2)
-  for (int c = 0; c < PANEL; c += 16) {
-    __m256i sum[R][2];
-#pragma GCC unroll 4
-    for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = _mm256_set1_epi32(start[r]);
-    const int16_t* at = words + 2 * c;
-    for (int p = 0; p < pairs; p++, at += 2 * PANEL) {
-      const __m256i w0 = _mm256_loadu_si256((const __m256i*)at), w1 = _mm256_loadu_si256((const __m256i*)(at + 16));
-#pragma GCC unroll 4
-      for (int r = 0; r < R; r++) {
-        int32_t pair;
-        __builtin_memcpy(&pair, x + r * BLOCK + 2 * p, 4);
-        const __m256i v = _mm256_set1_epi32(pair);
-        sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(w0, v));
-        sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(w1, v));
-      }
-    }
-#pragma GCC unroll 4
-    for (int r = 0; r < R; r++) {
-      _mm256_storeu_si256((__m256i*)(n + r * PANEL + c), sum[r][0]);
-      _mm256_storeu_si256((__m256i*)(n + r * PANEL + c + 8), sum[r][1]);
-    }
-  }
-#else
   for (int r = 0; r < R; r++, x += BLOCK, n += PANEL) {
     for (int c = 0; c < PANEL; c++) n[c] = start[r];
     for (int p = 0; p < pairs; p++) {
@@ -81,7 +57,6 @@ static void dot_rows(const int16_t* words, int pairs, const int16_t* x, const in
       for (int c = 0; c < PANEL; c++) n[c] += w[2 * c] * first + w[2 * c + 1] * second;
     }
   }
-#endif
 }
 
 // One block's integers onto y, and its bias.
