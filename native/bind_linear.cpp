@@ -111,6 +111,8 @@ void bind_linear(nb::module_& m) {
   m.def("linear_quantize", &quantize);
   m.def("linear_record_bytes", [](int kind) { return record_bytes((ActKind)kind); });
   m.def("isa_supported", [](int isa) { return isa_supported((Isa)isa); });
+  m.def("allow_isa", [](int isa) { allow_isa((Isa)isa); });
+  m.def("amx_wanted", &amx_wanted);
   m.def("isa_self_check", [](int isa) { return isa_self_check((Isa)isa); });
 }
 

@@ -2,6 +2,8 @@
 #include "linear.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -288,8 +290,7 @@ Processor read_processor() {
                has(features, 31) && has(features, 28) && has(features, 21) && has(more, 11) && has(more, 1) &&
                has(more, 6) && has(more, 12) && has(more, 14) && has(bf16, 5);
   // AMX-TILE, AMX-BF16, and AVX512-FP16, which the compiler may use of -march=sapphirerapids
-  out.amx = out.avx512 && (state & 0x60000) == 0x60000 && has(tiles, 24) && has(tiles, 22) && has(tiles, 23) &&
-            request_tiles();
+  out.amx = out.avx512 && (state & 0x60000) == 0x60000 && has(tiles, 24) && has(tiles, 22) && has(tiles, 23);
   return out;
 }
 
@@ -298,20 +299,49 @@ const Processor& processor() {
   return once;
 }
 
+std::atomic<bool> tiles_wanted{false};
+
+bool tiles_granted() {
+  static const bool once = processor().amx && request_tiles();
+  tiles_wanted = true;
+  return once;
+}
+
+// The highest class in use: OCTAVO_ISA as the process found it, unless allow_isa() went above.
+std::atomic<Isa>& ceiling() {
+  static std::atomic<Isa> most = [] {
+    const char* const names[] = {"portable", "avx2", "avx512"};
+    const char* name = std::getenv("OCTAVO_ISA");
+    for (int i = 0; name && i < 3; i++)
+      if (!std::strcmp(name, names[i])) return (Isa)i;
+    return Isa::AMX;
+  }();
+  return most;
+}
+
 }  // namespace
 
 bool isa_supported(Isa isa) {
+  const Isa most = ceiling();
   switch (isa) {
     case Isa::PORTABLE: return true;
-    case Isa::AVX2: return processor().avx2;
-    case Isa::AVX512:
-    case Isa::AMX_MODEL: return processor().avx512;
-    case Isa::AMX: return processor().amx;
+    case Isa::AVX2: return most >= isa && processor().avx2;
+    case Isa::AVX512: return most >= isa && processor().avx512;
+    case Isa::AMX_MODEL: return most >= Isa::AVX512 && processor().avx512;
+    case Isa::AMX: return most >= isa && tiles_granted();
   }
   return false;
 }
+
+void allow_isa(Isa isa) {
+  if (ceiling() < isa) ceiling() = isa;
+}
+
+bool amx_wanted() { return tiles_wanted; }
 #else
 bool isa_supported(Isa isa) { return isa == Isa::PORTABLE; }
+void allow_isa(Isa) {}
+bool amx_wanted() { return false; }
 #endif
 
 }  // namespace octavo

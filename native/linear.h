@@ -1,8 +1,8 @@
 // Linear layers: packed weights and the kernels over them. y[t, m] = sum_k W[m, k] x[t, k] (+ bias) (+ addend).
 //
 // A row's result depends on its input row, the weights and constants only: never on the number of rows, on the panel
-// partition or on the thread. Activations (activation.h): bf16, ld >= n rounded up to K_ALIGN, columns [n, ld) zero; or,
-// for i8 and u4 weights, records of integers.
+// partition or on the thread. Activations (activation.h): bf16, ld >= n rounded up to K_ALIGN, columns [n, ld) zero;
+// or, for i8 and u4 weights, records of integers.
 // bf16: a float order belongs to an instruction-set class: portable, AVX2 and AMX share one, AVX-512 has its own.
 // Records: sums are exact integers inside a block, then float32 in one order, so every class gives the same bits.
 // Threads that run kernels hold FlushDenormals (denormals.h).
@@ -89,7 +89,12 @@ const LinearKernels& linear_kernels(Isa isa);
 
 // Whether this processor and its system run the class.
 // AVX-512 asks for F, BW, VL, DQ, VNNI and BF16; AMX for the tile extensions and the system's permission besides.
+// None above OCTAVO_ISA, as the environment held it when first asked: nothing in the process then enters one.
 bool isa_supported(Isa isa);
+// Lifts that ceiling to `isa`, for a class that was asked for by name.
+void allow_isa(Isa isa);
+// Whether anything asked for the AMX class: only then is the system asked for the tiles, once.
+bool amx_wanted();
 
 // Runs small linears of every kind on a supported class. False when a row depends on its batch, or when the results
 // differ from the portable class's: in any bit for AVX2 and AMX, which share its order, beyond rounding for AVX-512.

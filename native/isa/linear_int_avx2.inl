@@ -1,5 +1,5 @@
-// Micro-kernel over records of integers, AVX2: nibbles as products of bytes, bytes as products of 16-bit words. For over
-// two rows a block's weights are unpacked once and lie in the first cache. Its float steps: linear.cpp.
+// Micro-kernel over records of integers, AVX2: nibbles as products of bytes, bytes as products of 16-bit words. For
+// more than two rows a block's weights are unpacked once and lie in the first cache. Its float steps: linear.cpp.
 //
 // Nothing saturates and no sum leaves its type. Nibbles times a plane: a pair of columns is at most 2 * 15 * 128, eight
 // of them 30,720, below 2^15. Bytes times 15-bit integers: 32 columns are at most 32 * 128 * 16,383, below 2^27.
@@ -14,7 +14,7 @@ constexpr int STREAM_AHEAD = 4096;  // bytes of the stream fetched ahead
 template <WeightKind K>
 struct StoredBlock {
   const uint8_t* at;
-  vi operand(int v, int i) const {
+  __attribute__((always_inline)) vi operand(int v, int i) const {
     if (K == WeightKind::U4) {
       const vi both = v_load_bits(at + i / 2 * 128 + v * 32);
       return _mm256_and_si256(i % 2 ? _mm256_srli_epi32(both, 4) : both, _mm256_set1_epi8(15));
@@ -28,14 +28,14 @@ struct StoredBlock {
 template <WeightKind K, int OPERANDS>
 struct OpenBlock {
   vi at[VECTORS][OPERANDS];
-  explicit OpenBlock(StoredBlock<K> stored) {
+  __attribute__((always_inline)) explicit OpenBlock(StoredBlock<K> stored) {
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; v++)
 #pragma GCC unroll 16
       for (int i = 0; i < OPERANDS; i++) at[v][i] = stored.operand(v, i);
     asm volatile("" ::"r"(at) : "memory");  // gcc else splits the array into what it takes for registers
   }
-  vi operand(int v, int i) const { return at[v][i]; }
+  __attribute__((always_inline)) vi operand(int v, int i) const { return at[v][i]; }
 };
 
 OCTAVO_INLINE vi broadcast_word(const uint8_t* x) {

@@ -100,7 +100,7 @@ class NativeExecutor:
 
 
 def available_isas() -> tuple[str, ...]:
-    """Classes that this processor and system run, from the lowest up."""
+    """Classes that this processor and system run, from the lowest up to OCTAVO_ISA or to a higher one asked for."""
     return tuple(name for number, name in enumerate(ISAS) if _native.isa_supported(number))
 
 
@@ -120,6 +120,8 @@ def choose_isa(wanted: str | None) -> tuple[str, tuple[str, ...]]:
     """The class to run (wanted, else OCTAVO_ISA, else the best) and notes for the user. A class whose self-check fails
     is replaced by the next lower one."""
     wanted = wanted or os.environ.get("OCTAVO_ISA") or None
+    if wanted in ISAS:
+        _native.allow_isa(ISAS.index(wanted))
     available = available_isas()
     if wanted is not None and wanted not in available:
         raise ResourceError(f"instruction set {wanted!r} is not one of those here: {', '.join(available)}", param="isa")
