@@ -130,6 +130,7 @@ def compare_class(bits: str, files: Files, args: argparse.Namespace, results: Re
                 if engine is not None:
                     engines[f"{name} {kind}"] = stack.enter_context(closing(engine))
                     results.engines[name] = engine.version
+        measure_round(engines, RUNS[0], 0, results)  # not counted: files and pages that nobody has touched yet
         for repeat in range(args.repeats):
             for run in RUNS:
                 rows = {row: phase for row, (name, phase) in ROWS.items() if name == run.name and row in args.rows}
