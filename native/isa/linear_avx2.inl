@@ -8,7 +8,7 @@
 namespace octavo::OCTAVO_ISA_NAME {
 
 constexpr int MR_BF16 = 12, MR_GROUP = 12, MR_MAX = 12, ROWS = 3;
-constexpr int DIRECT_ROWS_U4 = ROWS, DIRECT_ROWS_I8 = 0;  // more rows read an expanded panel
+constexpr int DIRECT_ROWS_U4 = ROWS, DIRECT_ROWS_I8 = ROWS;  // more rows read an expanded panel
 constexpr bool ROWS_IN_STEPS = false;
 constexpr int STRETCH = 128;  // columns
 
@@ -43,6 +43,11 @@ OCTAVO_INLINE vf weight_column(const uint8_t* at, int p, bool odd) {
     const vi moved = odd ? _mm256_srli_epi32(stored, bit) : _mm256_slli_epi32(stored, 16 - bit);
     return v_float(_mm256_or_si256(_mm256_and_si256(moved, _mm256_set1_epi32(0xF0000)), _mm256_set1_epi32(0x43000000)));
   }
+  if (K == WeightKind::I8) {
+    const vi four = v_load_bits(at + p / 4 * 256 + p % 2 * 128);
+    const int byte = p % 4 / 2 + (odd ? 2 : 0);
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(byte == 3 ? four : _mm256_slli_epi32(four, 24 - 8 * byte), 24));
+  }
   const vi word = v_load_bits(at + p * 128);
   return odd ? v_high(word) : v_low(word);
 }
@@ -59,7 +64,7 @@ OCTAVO_INLINE void fetch_lines(Fetch& fetch) {
 }
 
 template <WeightKind K>
-constexpr int LINES = K == WeightKind::U4 ? 2 : 8;  // of four pairs, all channels
+constexpr int LINES = K == WeightKind::U4 ? 2 : K == WeightKind::I8 ? 4 : 8;  // of four pairs, all channels
 
 // sum[row][vector] += one block of V vectors of channels. The even and the odd columns of a pair come in turn, so that
 // everything alive at a time fits in registers.
@@ -204,13 +209,16 @@ static AddGroups pick_groups(int rows) {
 static void micro_group(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, const uint8_t* words,
                         const RowBlock& rows, float* y) {
   const int columns = g.blocks * g.pairs * 2, stretch = columns < STRETCH ? STRETCH / columns : 1;
-  const int lines = words ? 0 : LINES<WeightKind::U4> / 2;
+  const bool u4 = w.kind == WeightKind::U4;
+  const int lines = words ? 0 : (u4 ? LINES<WeightKind::U4> : LINES<WeightKind::I8>) / 2;
   const size_t bytes = w.panel_bytes / g.groups * stretch;
   for (int i = 0; i < rows.rows * PANEL; i += VW) v_store(y + i, v_set1(0.0f));
   for (int i = 0; i < g.groups; i += stretch) {
     const int end = i + stretch < g.groups ? i + stretch : g.groups;
     in_turns(rows, [&](const RowBlock& some, int row, int turn, int turns) {
-      const AddGroups add = words ? pick_groups<WeightKind::BF16>(some.rows) : pick_groups<WeightKind::U4>(some.rows);
+      const AddGroups add = words ? pick_groups<WeightKind::BF16>(some.rows)
+                            : u4  ? pick_groups<WeightKind::U4>(some.rows)
+                                  : pick_groups<WeightKind::I8>(some.rows);
       const uint8_t* next = panel + w.panel_bytes / g.groups * i + 4096;
       add(w, g, panel, words, i, end, some, share_fetch(rows, next, bytes, lines, turn, turns), y + row * PANEL);
     });
