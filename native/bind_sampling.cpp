@@ -39,16 +39,19 @@ nb::object entries_of(const std::vector<LogprobEntry>& entries) {
   return nb::tuple(out);
 }
 
-// (state, logits row, index, extra, banned, mask or None, top, processed)
+// (state, logits row, index), or with extra, banned, mask or None, top, processed after them
 RowRequest parse(const nb::tuple& row, const Logits& logits) {
   RowRequest out;
   size_t vocab = logits.shape(1);
   out.state = nb::cast<const SamplingState*>(row[0]);
   out.logits = row_of(logits, nb::cast<int64_t>(row[1]));
   out.index = nb::cast<uint32_t>(row[2]);
+  check_ids(out.state->options.allowed, vocab);
+  for (auto [id, value] : out.state->options.bias)
+    if (id < 0 || size_t(id) >= vocab) throw nb::value_error("sampling: a biased id is outside the vocabulary");
+  if (nb::len(row) == 3) return out;
   if (nb::object extra = row[3]; nb::len(extra)) out.extra = nb::cast<std::vector<int32_t>>(extra);
   if (nb::object banned = row[4]; nb::len(banned)) out.banned = nb::cast<std::vector<int32_t>>(banned);
-  out.mask = nullptr;
   if (!row[5].is_none()) {
     Mask mask = nb::cast<Mask>(row[5]);
     if (mask.shape(0) < (vocab + 31) / 32) throw nb::value_error("sampling: the mask is shorter than the vocabulary");
@@ -57,13 +60,15 @@ RowRequest parse(const nb::tuple& row, const Logits& logits) {
   out.top = nb::cast<int32_t>(row[6]);
   out.processed = nb::cast<bool>(row[7]);
   check_ids(out.banned, vocab);
-  check_ids(out.state->options.allowed, vocab);
-  for (auto [id, value] : out.state->options.bias)
-    if (id < 0 || size_t(id) >= vocab) throw nb::value_error("sampling: a biased id is outside the vocabulary");
   return out;
 }
 
-nb::list sample(const Logits& logits, const nb::list& rows, int isa) {
+template <class F>
+void each(size_t count, const Logits& logits, int threads, F&& row) {
+  each_row(count, int(logits.shape(1)), threads, [](void* f, size_t i) { (*static_cast<F*>(f))(i); }, &row);
+}
+
+nb::list sample(const Logits& logits, const nb::list& rows, int isa, int threads) {
   check_logits(logits);
   std::vector<RowRequest> requests;
   requests.reserve(nb::len(rows));
@@ -71,7 +76,7 @@ nb::list sample(const Logits& logits, const nb::list& rows, int isa) {
   std::vector<RowChoice> choices(requests.size());
   {
     nb::gil_scoped_release release;
-    for (size_t i = 0; i < requests.size(); i++) choices[i] = choose(requests[i], int(logits.shape(1)), isa);
+    each(requests.size(), logits, threads, [&](size_t i) { choices[i] = choose(requests[i], int(logits.shape(1)), isa); });
   }
   nb::list out;
   for (size_t i = 0; i < choices.size(); i++) {
@@ -82,27 +87,35 @@ nb::list sample(const Logits& logits, const nb::list& rows, int isa) {
 }
 
 // rows: (logits row, target, top)
-nb::list prompt_logprobs(const Logits& logits, const nb::list& rows, int isa) {
+nb::list prompt_logprobs(const Logits& logits, const nb::list& rows, int isa, int threads) {
   check_logits(logits);
-  nb::list out;
+  struct Wanted {
+    const float* x;
+    int32_t target, top;
+    std::vector<LogprobEntry> entries;
+  };
+  std::vector<Wanted> wanted;
+  wanted.reserve(nb::len(rows));
   for (nb::handle handle : rows) {
     nb::tuple row = nb::cast<nb::tuple>(handle);
-    const float* x = row_of(logits, nb::cast<int64_t>(row[0]));
     int32_t target = nb::cast<int32_t>(row[1]), top = nb::cast<int32_t>(row[2]);
     check_ids({target}, logits.shape(1));
-    std::vector<LogprobEntry> entries;
-    {
-      nb::gil_scoped_release release;
-      entries = raw_logprobs(x, int(logits.shape(1)), target, top, isa);
-    }
-    out.append(entries_of(entries));
+    wanted.push_back({row_of(logits, nb::cast<int64_t>(row[0])), target, top, {}});
   }
+  {
+    nb::gil_scoped_release release;
+    each(wanted.size(), logits, threads, [&](size_t i) {
+      wanted[i].entries = raw_logprobs(wanted[i].x, int(logits.shape(1)), wanted[i].target, wanted[i].top, isa);
+    });
+  }
+  nb::list out;
+  for (const Wanted& row : wanted) out.append(entries_of(row.entries));
   return out;
 }
 
 double gumbel_noise(uint64_t seed, uint32_t index, uint32_t token, uint32_t purpose) {
   using namespace sampling_math;
-  return gumbel(philox(uint32_t(seed), uint32_t(seed >> 32), index, token, purpose));
+  return noise({uint32_t(seed), uint32_t(seed >> 32), index, purpose}, token);
 }
 
 void init_state(SamplingState* self, double temperature, int32_t top_k, double top_p, double min_p, float presence,
@@ -127,8 +140,8 @@ void bind_sampling(nb::module_& m) {
       .def_prop_ro("num_output", &SamplingState::num_output)
       .def("append", [](SamplingState& s, const std::vector<int32_t>& ids) { for (int32_t id : ids) s.append(id); })
       .def("truncate", &SamplingState::truncate);
-  m.def("sample", sample, "logits"_a, "rows"_a, "isa"_a = -1);
-  m.def("prompt_logprobs", prompt_logprobs, "logits"_a, "rows"_a, "isa"_a = -1);
+  m.def("sample", sample, "logits"_a, "rows"_a, "isa"_a = -1, "threads"_a = 1);
+  m.def("prompt_logprobs", prompt_logprobs, "logits"_a, "rows"_a, "isa"_a = -1, "threads"_a = 1);
   m.def("gumbel_noise", gumbel_noise, "seed"_a, "index"_a, "token"_a, "purpose"_a);
 }
 

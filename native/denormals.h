@@ -17,9 +17,23 @@ class FlushDenormals {
  private:
   unsigned saved_;
 };
+
+// The opposite, for work of the pool's threads whose floats are no activations: sampling orders logits to the last bit.
+class KeepDenormals {
+ public:
+  KeepDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ & ~0x8040u); }
+  ~KeepDenormals() { _mm_setcsr(saved_); }
+  KeepDenormals(const KeepDenormals&) = delete;
+
+ private:
+  unsigned saved_;
+};
 #else
 struct FlushDenormals {
   FlushDenormals() {}
+};
+struct KeepDenormals {
+  KeepDenormals() {}
 };
 #endif
 

@@ -38,13 +38,17 @@ struct Header {
   }
 };
 
+constexpr size_t header_words(size_t T, size_t R, size_t N, size_t C, size_t U) {
+  return HEADER_SCALARS + 8 * T + N + (N + 1) + N + R + 3 * C + U;
+}
+
 // Sets the pointers. False when the version or the length is not what the scalars say.
 inline bool parse_header(const int32_t* words, size_t count, Header& h) {
   if (count < static_cast<size_t>(HEADER_SCALARS) || words[0] != HEADER_VERSION) return false;
   h.T = words[1], h.R = words[2], h.N = words[3], h.C = words[4], h.U = words[5];
   if (h.T < 0 || h.R < 0 || h.N < 0 || h.C < 0 || h.U < 0) return false;
   const size_t T = h.T, R = h.R, N = h.N, C = h.C, U = h.U;
-  if (count != HEADER_SCALARS + 8 * T + N + (N + 1) + N + R + 3 * C + U) return false;
+  if (count != header_words(T, R, N, C, U)) return false;
   const int32_t* at = words + HEADER_SCALARS;
   auto next = [&at](size_t length) {
     const int32_t* begin = at;

@@ -7,6 +7,7 @@ namespace nb = nanobind;
 
 namespace octavo {
 void bind_calibrate(nb::module_& m);
+void bind_header(nb::module_& m);
 void bind_linear(nb::module_& m);
 void bind_memory(nb::module_& m);
 void bind_sampling(nb::module_& m);
@@ -18,6 +19,7 @@ NB_MODULE(_native, m) {
   m.attr("__doc__") = "Octavo's native kernels.";
   octavo::bind_calibrate(m);
   octavo::bind_convert(m);
+  octavo::bind_header(m);
   octavo::bind_linear(m);
   octavo::bind_memory(m);
   octavo::bind_sampling(m);

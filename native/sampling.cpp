@@ -2,10 +2,13 @@
 #include "sampling.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
+#include "denormals.h"
+#include "pool.h"
 #include "sampling_kernels.h"
 #include "sampling_math.h"
 
@@ -19,6 +22,8 @@ constexpr float INF = std::numeric_limits<float>::infinity();
 constexpr float LARGEST = std::numeric_limits<float>::max();
 constexpr uint32_t PURPOSE_TOKEN = 0;
 constexpr float NUCLEUS_FIRST_TRY = -8.0f;  // most nuclei lie within e^-8 of the most likely token
+constexpr size_t DRAW_BY_LIST = 256;        // more survivors than this are drawn group by group
+constexpr int64_t LOGITS_ALONE = 1 << 18;   // one thread takes fewer logits than this: others need time to start
 constexpr int NUCLEUS_BLOCKS = 192;         // and in fewer blocks than this; else a histogram finds the edge
 
 struct Candidate {
@@ -204,18 +209,16 @@ bool truncate(const View& v, const SamplingOptions& o, Survivors& s, Scratch& tm
 }
 
 int32_t draw(const View& v, const NoiseKey& key, const Survivors& s, const std::vector<Candidate>* list) {
-  auto score = [&](float logit, int32_t id) {
-    return double(s.d(logit)) + gumbel(philox(key.key0, key.key1, key.index, uint32_t(id), key.purpose));
-  };
   int32_t likely = first_largest(v);
-  Winner best = {score(v.scan.max, likely), likely};
-  if (!list) {
+  Winner best = {double(s.d(v.scan.max)) + noise(key, uint32_t(likely)), likely};
+  if (!list || list->size() > DRAW_BY_LIST) {
     v.kernels->draw(v.x, v.n, v.block_max, s, key, best);
     return best.id;
   }
   for (const Candidate& c : *list) {
-    if (double(s.d(c.logit)) + GUMBEL_MAX < best.score) continue;
-    double value = score(c.logit, c.id);
+    const Words group = philox(key, uint32_t(c.id) / NOISE_GROUP, LEVEL_GROUP);
+    if (s.d(c.logit) + noise_bound(group.w0) < float(best.score) - 0.001f) continue;
+    double value = double(s.d(c.logit)) + noise_in_group(key, group, uint32_t(c.id));
     if (value > best.score || (value == best.score && c.id < best.id)) best = {value, c.id};
   }
   return best.id;
@@ -343,6 +346,24 @@ RowChoice choose(const RowRequest& row, int vocab, int isa) {
     out.logprobs = row.processed ? logprobs_of(v, s, out.id, row.top, tmp)
                                  : logprobs_of(raw, everyone(raw, 1.0), out.id, row.top, tmp);
   return out;
+}
+
+void each_row(size_t count, int vocab, int threads, void (*row)(void* context, size_t at), void* context) {
+  struct Job {
+    std::atomic<size_t> next{0};
+    size_t count;
+    void (*row)(void*, size_t);
+    void* context;
+  } job;
+  job.count = count, job.row = row, job.context = context;
+  auto work = [](void* given, int) {
+    KeepDenormals keep;
+    Job& j = *static_cast<Job*>(given);
+    for (size_t i; (i = j.next.fetch_add(1, std::memory_order_relaxed)) < j.count;) j.row(j.context, i);
+  };
+  threads = int(std::min<size_t>(threads, count));
+  if (threads < 2 || int64_t(count) * vocab < LOGITS_ALONE) return work(&job, 0);
+  Pool::instance().run(threads, work, &job);
 }
 
 std::vector<LogprobEntry> raw_logprobs(const float* logits, int vocab, int32_t target, int top, int isa) {

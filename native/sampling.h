@@ -55,9 +55,9 @@ struct RowRequest {
   uint32_t index;               // absolute index of the sampled token
   std::vector<int32_t> extra;   // draft tokens before this row
   std::vector<int32_t> banned;
-  const uint32_t* mask;         // bit id & 31 of word id / 32 set: allowed; may be null
-  int32_t top;                  // log-probabilities of the chosen token and the `top` largest; -1: none
-  bool processed;               // of the distribution that is sampled, instead of the raw logits
+  const uint32_t* mask = nullptr;  // bit id & 31 of word id / 32 set: allowed; may be null
+  int32_t top = -1;             // log-probabilities of the chosen token and the `top` largest; -1: none
+  bool processed = false;       // of the distribution that is sampled, instead of the raw logits
 };
 
 struct LogprobEntry {
@@ -74,6 +74,9 @@ struct RowChoice {
 
 // isa as sampling_kernels. `vocab` at most MAX_VOCABULARY.
 RowChoice choose(const RowRequest& row, int vocab, int isa);
+
+// Calls row(context, i) for i in [0, count), on as many threads of the pool as the work is worth. Nothing may throw.
+void each_row(size_t count, int vocab, int threads, void (*row)(void* context, size_t at), void* context);
 
 // `target` first, then the `top` largest; empty when the row is not finite.
 std::vector<LogprobEntry> raw_logprobs(const float* logits, int vocab, int32_t target, int top, int isa);

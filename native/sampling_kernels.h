@@ -2,9 +2,13 @@
 #pragma once
 #include <cstdint>
 
+#include "sampling_math.h"
+
 namespace octavo {
 
-constexpr int SCAN_BLOCK = 64;         // logits per entry of block_max
+using sampling_math::NoiseKey;
+
+constexpr int SCAN_BLOCK = sampling_math::NOISE_GROUP;  // logits per entry of block_max
 constexpr int MASS_BUCKETS = 2048;     // of the histogram over d, 1/64 nat each
 
 struct LogitScan {
@@ -25,12 +29,8 @@ struct Survivors {
   }
 };
 
-struct NoiseKey {
-  uint32_t key0, key1, index, purpose;
-};
-
 struct Winner {
-  double score;  // d + Gumbel noise
+  double score;  // d + noise
   int32_t id;
 };
 
@@ -43,7 +43,7 @@ struct SamplingKernels {
   void (*histogram)(const float* x, int n, const float* block_max, const Survivors& s, uint64_t* buckets);
   // Ids, ascending, of the tokens that histogram added to bucket `bucket`; returns how many.
   int (*gather)(const float* x, int n, const float* block_max, const Survivors& s, int bucket, int32_t* ids);
-  // Improves `best` over all survivors. A token is skipped only when its largest possible score is below the best.
+  // Improves `best` over all survivors. A block is skipped only when its largest possible score is below the best.
   void (*draw)(const float* x, int n, const float* block_max, const Survivors& s, const NoiseKey& key, Winner& best);
 };
 

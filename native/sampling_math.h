@@ -12,9 +12,18 @@ __attribute__((always_inline)) static constexpr To bits_of(From x) {
   return __builtin_bit_cast(To, x);
 }
 
-// Philox4x32-10 (Salmon et al., SC 2011), first output word. key = seed, counter = (index, token, purpose, 0).
-static constexpr uint32_t philox(uint32_t key0, uint32_t key1, uint32_t index, uint32_t token, uint32_t purpose) {
-  uint32_t c0 = index, c1 = token, c2 = purpose, c3 = 0;
+// What noise depends on: a request's seed (the key), the absolute index of the sampled token, what is drawn.
+struct NoiseKey {
+  uint32_t key0, key1, index, purpose;
+};
+
+struct Words {
+  uint32_t w0, w1;
+};
+
+// Philox4x32-10 (Salmon et al., SC 2011), first two output words. Counter = (index, place, purpose, level).
+static constexpr Words philox(const NoiseKey& key, uint32_t place, uint32_t level) {
+  uint32_t c0 = key.index, c1 = place, c2 = key.purpose, c3 = level, key0 = key.key0, key1 = key.key1;
   for (int round = 0; round < 10; round++) {
     uint64_t p0 = 0xD2511F53ull * c0, p1 = 0xCD9E8D57ull * c2;
     uint32_t n0 = uint32_t(p1 >> 32) ^ c1 ^ key0, n2 = uint32_t(p0 >> 32) ^ c3 ^ key1;
@@ -25,7 +34,7 @@ static constexpr uint32_t philox(uint32_t key0, uint32_t key1, uint32_t index, u
     key0 += 0x9E3779B9u;
     key1 += 0xBB67AE85u;
   }
-  return c0;
+  return {c0, c1};
 }
 
 // ln x for positive normal x, relative error below 1e-15: x = m 2^e, m in [sqrt(1/2), sqrt(2)), series in (m-1)/(m+1).
@@ -52,25 +61,36 @@ static constexpr double log_double(double x) {
   return double(e) * 0.6931471805599453 + (2.0 * s + 2.0 * (s * p));
 }
 
-// Standard Gumbel noise of one random word: -ln(-ln u), u = (r + 1/2) / 2^32. Never above GUMBEL_MAX = 33 ln 2.
-constexpr float GUMBEL_MAX = 22.88f;
+// Gumbel noise is -ln E with E exponential. The least of a group's 64 E is itself exponential, over 64, and every other
+// one is the least plus a fresh exponential: so the group's largest noise is drawn first, and its tokens only where that
+// could win. Group g of level 1: word 0 draws the least, word 1 says whose it is; level 0: word 0 of each other token.
+constexpr int NOISE_GROUP = 64;
+constexpr uint32_t LEVEL_TOKEN = 0, LEVEL_GROUP = 1;
 
-static constexpr double gumbel(uint32_t r) {
-  double u = (double(r) + 0.5) * 0x1p-32;
-  return -log_double(-log_double(u));
+// Exponential of one random word: -ln u, u = (r + 1/2) / 2^32.
+static constexpr double exponential(uint32_t r) { return -log_double((double(r) + 0.5) * 0x1p-32); }
+
+static constexpr double noise_in_group(const NoiseKey& key, Words group, uint32_t token) {
+  double e = exponential(group.w0) * (1.0 / NOISE_GROUP);
+  if (token % NOISE_GROUP != group.w1 % NOISE_GROUP) e = e + exponential(philox(key, token, LEVEL_TOKEN).w0);
+  return -log_double(e);
 }
 
-// A float at or above gumbel(r), close to it where it is large: -ln u >= 1 - u, and ln lies above its chords between
-// powers of 2.
-static constexpr float gumbel_bound(uint32_t r) {
+static constexpr double noise(const NoiseKey& key, uint32_t token) {
+  return noise_in_group(key, philox(key, token / NOISE_GROUP, LEVEL_GROUP), token);
+}
+
+// A float at or above all noise of the group whose word 0 is r, close to the largest where that is large: -ln u >= 1 - u,
+// and ln lies above its chords between powers of 2.
+static constexpr float noise_bound(uint32_t r) {
   float t = float(int32_t(~r >> 1)) + 0.25f;  // (1 - u) 2^31, from below
   float log2_t = float(bits_of<int32_t>(t)) * 0x1p-23f;  // exponent and mantissa read as one number
-  return 158.0f * 0.69314718f - log2_t * 0.69314718f + 0.01f;
+  return (158.0f + 6.0f) * 0.69314718f - log2_t * 0.69314718f + 0.01f;
 }
 
-constexpr bool bounds_hold(uint32_t r) { return gumbel(r) <= gumbel_bound(r) && gumbel(r) < GUMBEL_MAX; }
-static_assert(bounds_hold(0) && bounds_hold(1) && bounds_hold(0x7fffffffu) && bounds_hold(0x80000000u));
-static_assert(bounds_hold(0xfffffffdu) && bounds_hold(0xfffffffeu) && bounds_hold(0xffffffffu));
+constexpr bool bound_holds(uint32_t r) { return -log_double(exponential(r) / NOISE_GROUP) <= noise_bound(r); }
+static_assert(bound_holds(0) && bound_holds(1) && bound_holds(0x7fffffffu) && bound_holds(0x80000000u));
+static_assert(bound_holds(0xfffffffdu) && bound_holds(0xfffffffeu) && bound_holds(0xffffffffu));
 
 // e^d for d <= 0, relative error below 2e-7, in two steps: below -87, -inf included, it is e^-87.
 static constexpr float clamp_exponent(float d) {

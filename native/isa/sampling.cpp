@@ -140,15 +140,15 @@ typedef uint64_t Lanes __attribute__((vector_size(16)));
 inline Lanes mul32(Lanes a, Lanes b) { return (a & 0xffffffff) * (b & 0xffffffff); }
 #endif
 
-// philox() of sampling_math.h for the tokens of one block.
-void block_words(const NoiseKey& key, int begin, uint32_t* word) {
+// Word 0 of philox() of sampling_math.h for the 64 groups from `begin` on.
+void group_words(const NoiseKey& key, int begin, uint32_t* word) {
   constexpr int WIDTH = sizeof(Lanes) / 8;
   alignas(64) uint64_t wide[SCAN_BLOCK];
   const Lanes zero = {}, m0 = zero + 0xD2511F53, m1 = zero + 0xCD9E8D57;
   Lanes count;
   for (int i = 0; i < WIDTH; i++) count[i] = uint64_t(i);
   for (int l = 0; l < SCAN_BLOCK; l += WIDTH) {
-    Lanes c0 = zero + key.index, c1 = count + uint64_t(begin + l), c2 = zero + key.purpose, c3 = zero;
+    Lanes c0 = zero + key.index, c1 = count + uint64_t(begin + l), c2 = zero + key.purpose, c3 = zero + LEVEL_GROUP;
     uint32_t key0 = key.key0, key1 = key.key1;
 #pragma GCC unroll 10
     for (int round = 0; round < 10; round++) {
@@ -165,24 +165,40 @@ void block_words(const NoiseKey& key, int begin, uint32_t* word) {
   for (int l = 0; l < SCAN_BLOCK; l++) word[l] = uint32_t(wide[l]);
 }
 
-void draw(const float* x, int n, const float* block_max, const Survivors& s, const NoiseKey& key, Winner& best) {
+// Draws the tokens of one group that could beat the best.
+void draw_group(const float* x, int n, int group, const Survivors& s, const NoiseKey& key, Winner& best) {
+  const int begin = group * SCAN_BLOCK;
+  const Words words = philox(key, uint32_t(group), LEVEL_GROUP);
+  const float bar = float(best.score) - 0.001f, bound = noise_bound(words.w0);
   Block block;
-  for (int begin = 0; begin < n; begin += SCAN_BLOCK) {
-    float top = block_max[begin / SCAN_BLOCK], bar = float(best.score) - 0.001f;
-    if (!(s.d(top) >= s.d_min) || top < s.last_logit || s.d(top) + GUMBEL_MAX < bar) continue;
-    const float* v = block.at(x, begin, n);
-    uint32_t word[SCAN_BLOCK];
-    int32_t open[SCAN_BLOCK], any = 0;
-    block_words(key, begin, word);
-    for (int l = 0; l < SCAN_BLOCK; l++) open[l] = s.d(v[l]) + gumbel_bound(word[l]) >= bar;
-    for (int l = 0; l < SCAN_BLOCK; l++) any |= open[l];
-    if (!any) continue;
-    for (int l = 0; l < SCAN_BLOCK; l++) {
-      if (!open[l] || !s.keeps(v[l], begin + l)) continue;
-      double score = double(s.d(v[l])) + gumbel(word[l]);
-      if (score > best.score || (score == best.score && begin + l < best.id)) best = {score, begin + l};
-    }
+  const float* v = block.at(x, begin, n);
+  int32_t open[SCAN_BLOCK];
+  for (int l = 0; l < SCAN_BLOCK; l++) open[l] = s.d(v[l]) + bound >= bar;
+  for (int l = 0; l < SCAN_BLOCK; l++) {
+    if (!open[l] || !s.keeps(v[l], begin + l)) continue;
+    double score = double(s.d(v[l])) + noise_in_group(key, words, uint32_t(begin + l));
+    if (score > best.score || (score == best.score && begin + l < best.id)) best = {score, begin + l};
   }
+}
+
+void draw(const float* x, int n, const float* block_max, const Survivors& s, const NoiseKey& key, Winner& best) {
+  const int groups = (n + SCAN_BLOCK - 1) / SCAN_BLOCK;
+  float high[MAX_VOCABULARY / SCAN_BLOCK];  // the score that no token of a group exceeds
+  int first = 0;
+  for (int begin = 0; begin < groups; begin += SCAN_BLOCK) {
+    uint32_t word[SCAN_BLOCK];
+    group_words(key, begin, word);
+    const int count = groups - begin < SCAN_BLOCK ? groups - begin : SCAN_BLOCK;
+    for (int l = 0; l < count; l++) {
+      const float top = block_max[begin + l], d = s.d(top);
+      high[begin + l] = (d >= s.d_min) & (top >= s.last_logit) ? d + noise_bound(word[l]) : -INF;
+    }
+    for (int g = begin; g < begin + count; g++)
+      if (high[g] > high[first]) first = g;
+  }
+  draw_group(x, n, first, s, key, best);  // the likeliest winner first: few others are looked at then
+  for (int g = 0; g < groups; g++)
+    if (g != first && high[g] >= float(best.score) - 0.001f) draw_group(x, n, g, s, key, best);
 }
 
 }  // namespace

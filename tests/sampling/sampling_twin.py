@@ -10,10 +10,10 @@ M0, M1, W0, W1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
 LOW = np.uint64(0xFFFFFFFF)
 
 
-def philox(seed: int, index: int, tokens: np.ndarray, purpose: int = 0) -> np.ndarray:
-    """First output word of Philox4x32-10 for each token."""
-    c = [np.full(len(tokens), word, np.uint64) for word in (index, 0, purpose, 0)]
-    c[1] = tokens.astype(np.uint64)
+def philox(seed: int, index: int, places: np.ndarray, level: int = 0, purpose: int = 0) -> list[np.ndarray]:
+    """The output words of Philox4x32-10 for each place."""
+    c = [np.full(len(places), word, np.uint64) for word in (index, 0, purpose, level)]
+    c[1] = places.astype(np.uint64)
     k0, k1 = seed & 0xFFFFFFFF, seed >> 32
     for _ in range(10):
         p0, p1 = c[0] * np.uint64(M0), c[2] * np.uint64(M1)
@@ -24,12 +24,19 @@ def philox(seed: int, index: int, tokens: np.ndarray, purpose: int = 0) -> np.nd
             p0 & LOW,
         ]
         k0, k1 = (k0 + W0) & 0xFFFFFFFF, (k1 + W1) & 0xFFFFFFFF
-    return c[0]
+    return c
+
+
+def exponential(words: np.ndarray) -> np.ndarray:
+    return -np.log((words.astype(np.float64) + 0.5) / 2.0**32)
 
 
 def noise(seed: int, index: int, count: int) -> np.ndarray:
-    u = (philox(seed % (1 << 64), index, np.arange(count)).astype(np.float64) + 0.5) / 2.0**32
-    return -np.log(-np.log(u))
+    """-ln E: of 64 tokens the group's words draw the least E and whose it is; the others add a draw of their own."""
+    seed, tokens = seed % (1 << 64), np.arange(count)
+    least, whose, *_ = philox(seed, index, tokens // 64, level=1)
+    own = np.where(tokens % 64 == whose.astype(np.int64) % 64, 0.0, exponential(philox(seed, index, tokens)[0]))
+    return -np.log(exponential(least) / 64 + own)
 
 
 def processed(logits, params, prompt=(), output=(), banned=(), mask=None) -> np.ndarray:

@@ -148,9 +148,9 @@ def test_every_instruction_set_gives_the_same_bits():
 
 
 def test_noise_is_philox_and_gumbel():
-    # Random123's known answer for Philox4x32-10, all-zero counter and key: first word 0x6627e8d5.
-    u = (0x6627E8D5 + 0.5) / 2**32
-    assert _native.gumbel_noise(0, 0, 0, 0) == pytest.approx(-math.log(-math.log(u)), rel=1e-14)
+    # Random123's known answer for Philox4x32-10, all-zero counter and key.
+    words = [int(word[0]) for word in twin.philox(0, 0, np.arange(1))]
+    assert words == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     expected = twin.noise(0x1234567890ABCDEF, 77, 1000)
     got = [_native.gumbel_noise(0x1234567890ABCDEF, 77, token, 0) for token in range(1000)]
     np.testing.assert_allclose(got, expected, rtol=1e-13)
@@ -187,6 +187,17 @@ def test_frequencies_follow_the_distribution(options):
     assert got[p == 0].sum() == 0
     chi2 = (((got - draws * p) ** 2)[p > 0] / (draws * p[p > 0])).sum()
     assert chi2 < 30  # 7 degrees of freedom at most: far beyond the 99.9 % point of 24.3
+
+
+def test_noise_is_independent_within_groups_and_across_them():
+    sampler, logits, draws = Sampler(130), np.zeros(130, np.float32), 26_000  # two groups of 64 and two tokens
+    made = request(seed=12)
+    got = np.bincount([choose(logits, made, i, sampler=sampler).token_id for i in range(draws)], minlength=130)
+    assert ((got - draws / 130) ** 2 / (draws / 130)).sum() < 190  # 129 degrees of freedom: the 99.9 % point is 182
+    e = np.exp(-np.stack([twin.noise(5, index, 64) for index in range(4000)]))
+    assert abs(e.mean() - 1) < 0.01 and abs((e**2).mean() - 2) < 0.05
+    off = np.corrcoef(e.T) - np.eye(64)
+    assert np.abs(off).max() < 0.08 and abs(off.sum() / (64 * 63)) < 0.002
 
 
 def test_successive_tokens_and_seeds_are_independent():
@@ -238,12 +249,14 @@ def test_greedy_ties_go_to_the_lower_id():
 
 
 def test_equal_scores_go_to_the_lower_id():
-    vocab, sampler, found = 49152, Sampler(49152), 0
-    for index in range(12):
-        words = twin.philox(7, index, np.arange(vocab))
+    vocab, found = 1 << 19, 0
+    sampler = Sampler(vocab)
+    for index in range(700):  # two groups with the same least noise
+        words, whose, *_ = twin.philox(7, index, np.arange(vocab // 64), level=1)
         order = np.argsort(words, kind="stable")
         for place in np.flatnonzero(np.diff(words[order]) == 0):
-            lower, higher = sorted(order[place : place + 2].tolist())
+            pair = order[place : place + 2]
+            lower, higher = sorted((64 * pair + whose[pair].astype(np.int64) % 64).tolist())
             logits = np.full(vocab, -np.inf, np.float32)
             logits[[lower, higher]] = 1.0
             for number, options in enumerate(({}, {"top_k": 2}, {"top_p": 0.9})):

@@ -65,10 +65,13 @@ class SinkTable:
             self._sinks[request_id] = sink
 
     def deliver(self, deltas: tuple[TokenDelta, ...]) -> None:
-        for delta in deltas:
-            with self._lock:
-                last = delta.finish_reason is not None
-                sink = self._sinks.pop(delta.request_id, None) if last else self._sinks.get(delta.request_id)
+        sinks = self._sinks
+        with self._lock:
+            found = [
+                sinks.get(delta.request_id) if delta.finish_reason is None else sinks.pop(delta.request_id, None)
+                for delta in deltas
+            ]
+        for sink, delta in zip(found, deltas, strict=True):
             if sink is not None:
                 sink(delta)
 
@@ -129,7 +132,7 @@ class ThreadEngine:
             self._sinks.fail(EngineError("the engine is closed", code="engine_closed"))
 
     def _take(self, update: Update) -> None:
-        self._stats = update.stats
+        self._stats = update.stats or self._stats
         self._sinks.deliver(update.deltas)
         if update.fault is not None:
             self._sinks.fail(update.fault.error())
@@ -229,7 +232,7 @@ class ProcessEngine:
         try:
             while (event := self._channel.receive()) is not None:
                 if isinstance(event, Update):
-                    self._stats = event.stats
+                    self._stats = event.stats or self._stats
                     self._sinks.deliver(event.deltas)
                     if event.fault is not None:
                         self._sinks.fail(event.fault.error())

@@ -24,6 +24,8 @@ from octavo.request import FinishReason, Request, StepPlan, StepResult, TokenDel
 
 _log = logging.getLogger("octavo.engine")
 Emit = Callable[[Update], None]
+# Stats travel when requests come or go, and else this often (seconds): they are no part of a step's work.
+STATS_SECONDS = 0.05
 # Turns in a row that may bring nothing while requests wait. Each may preempt one, so progress comes long before.
 STALL_TURNS = 1000
 NOT_FINITE = "the model's logits are not finite numbers: the request was ended"
@@ -78,6 +80,8 @@ class EngineLoop:
         self._deltas: list[TokenDelta] = []  # of this turn
         self._empty_turns = 0
         self._closing = False
+        self._news = True  # requests came or went since stats were last told
+        self._told = 0.0  # when that was
         self.busy_since: float | None = None  # when the turn that now runs stopped waiting; None while it waits
 
     def post(self, command: Command) -> None:
@@ -99,12 +103,11 @@ class EngineLoop:
 
     def turn(self) -> None:
         """One step of the engine, or one sleep until a command comes."""
-        self.busy_since = None
         self._obey()
-        self.busy_since = self._clock()
+        now = self.busy_since = self._clock()
         if self._closing:
             return
-        while len(self._flight) < self._depth and (plan := self._scheduler.schedule(self._clock())):
+        while len(self._flight) < self._depth and (plan := self._scheduler.schedule(now)):
             self._runner.launch(plan)
             self._flight.append(plan)
         if self._flight:
@@ -120,6 +123,11 @@ class EngineLoop:
     def _obey(self) -> None:
         """Takes every command that is there; waits for one when there is nothing else to do."""
         idle = not self._flight and not self._scheduler.has_work
+        if idle:
+            self.busy_since = None
+        elif self._inbox.empty():
+            return
+        self._news = True
         while not self._closing:
             try:
                 command = self._inbox.get(block=idle)
@@ -148,7 +156,10 @@ class EngineLoop:
 
     def _commit(self, plan: StepPlan) -> None:
         for delta in self._scheduler.commit(plan, self._runner.finish()):
-            self._deliver(delta)
+            if delta.finish_reason is None:
+                self._deltas.append(delta)
+            else:
+                self._deliver(delta)
 
     def _deliver(self, delta: TokenDelta | None) -> None:
         if delta is None or delta.request_id not in self._open:
@@ -157,12 +168,18 @@ class EngineLoop:
             delta = msgspec.structs.replace(delta, stop_reason=NOT_FINITE)
         self._deltas.append(delta)
         if delta.finish_reason is not None:
+            self._news = True
             self._open.discard(delta.request_id)
             self._runner.forget(delta.request_id)
 
     def _emit_update(self, fault: Fault | None) -> None:
-        deltas, self._deltas = tuple(self._deltas), []
-        self._emit(Update(deltas, self._stats(), fault))
+        now = self.busy_since or 0.0
+        stats = None
+        if self._news or now - self._told >= STATS_SECONDS:
+            stats, self._news, self._told = self._stats(), False, now
+        if self._deltas or stats or fault:
+            deltas, self._deltas = tuple(self._deltas), []
+            self._emit(Update(deltas, stats, fault))
 
     def _drain(self) -> None:
         """Ends every request and commits what is in flight, so that every block comes home."""

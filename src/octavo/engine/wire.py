@@ -91,10 +91,11 @@ class Fault(msgspec.Struct, tag=True, frozen=True):
 
 
 class Update(msgspec.Struct, tag=True, frozen=True):
-    """What one turn of the loop brought. fault: the last update of an engine that failed."""
+    """What one turn of the loop brought. stats: when they are told anew. fault: the last update of an engine that
+    failed."""
 
     deltas: tuple[TokenDelta, ...]
-    stats: EngineStats
+    stats: EngineStats | None
     fault: Fault | None = None
 
 

@@ -23,24 +23,40 @@ def sample(sampler: Sampler, logits: Any, rows: Sequence[Row], requests: Sequenc
     targets: list[tuple[int, int, int]] = []
     first = 0
     for row, request in zip(rows, requests, strict=True):
+        tokens = len(row.token_ids)
+        after = first + tokens - row.logits_from
         if request is not None:
-            if row.sample:
-                wanted += _sample_rows(row, request, first)
+            if row.sample and row.num_drafts:
+                wanted += _draft_rows(row, request, first)
+            elif row.sample:
+                wanted.append(SampleRow(request, after - 1, row.start + tokens))
             if request.params.prompt_logprobs is not None:
                 targets += _prompt_targets(row, request, first)
-        first += row.num_logits
+        first = after
     sampled = iter(sampler.sample(logits, wanted))
     scored = iter(sampler.prompt_logprobs(logits, targets))
-    return [
-        _NOTHING if request is None else _result(row, request, sampled, scored)
-        for row, request in zip(rows, requests, strict=True)
-    ]
+    results: list[RowResult] = []
+    for row, request in zip(rows, requests, strict=True):
+        if request is None:
+            results.append(_NOTHING)
+        elif row.num_drafts or not row.sample or request.params.prompt_logprobs is not None:
+            results.append(_result(row, request, sampled, scored))
+        else:
+            results.append(_chosen(next(sampled)))
+    return results
 
 
-def _sample_rows(row: Row, request: Request, first: int) -> list[SampleRow]:
+def _chosen(choice: Sampled) -> RowResult:
+    """A row without drafts and prompt scores: nearly all of them."""
+    if not choice.finite:
+        return _NOT_FINITE
+    if choice.logprobs is None:
+        return RowResult((choice.token_id,))
+    return RowResult((choice.token_id,), (), (choice.logprobs,))
+
+
+def _draft_rows(row: Row, request: Request, first: int) -> list[SampleRow]:
     """One per token to choose: after the last known token and after each draft. `first`: the row's first logits row."""
-    if not row.num_drafts:
-        return [SampleRow(request, first + row.num_logits - 1, row.start + len(row.token_ids))]
     return [
         SampleRow(request, first + node.offset - row.logits_from, node.index, node.extra_ids) for node in nodes(row)
     ]

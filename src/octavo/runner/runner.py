@@ -48,8 +48,9 @@ class Step:
     """A launched plan. requests: as they were at launch; None for ids that had ended by then."""
 
     plan: StepPlan
-    requests: tuple[Request | None, ...]
+    requests: list[Request | None]
     header: Array
+    forgotten: int  # RequestTable.forgotten at launch
     ran: bool = False
 
 
@@ -79,7 +80,7 @@ class Runner:
         self.loaded = loaded
         self._session = session
         self._drafter = drafter
-        self._sampler = Sampler(loaded.vocab_size)
+        self._sampler = Sampler(loaded.vocab_size, loaded.threads)
         self._requests = RequestTable()
         self._steps: deque[Step] = deque()
         sizes = (limits.max_tokens, limits.max_rows, limits.max_seqs)
@@ -187,9 +188,11 @@ class Runner:
 
     # ---- steps
     def launch(self, plan: StepPlan) -> None:
-        requests = tuple(self._requests.get(row.request_id) for row in plan.rows)
+        table = self._requests
+        requests = [table.get(row.request_id) for row in plan.rows]
         writer = self._writers[plan.number % len(self._writers)]
-        step = Step(plan, requests, writer.write(plan.rows, copies=plan.copies, tables=plan.tables))
+        header = writer.write(plan.rows, copies=plan.copies, tables=plan.tables)
+        step = Step(plan, requests, header, table.forgotten)
         self._steps.append(step)
         if len(self._steps) == 1:
             self._run(step)
@@ -198,7 +201,9 @@ class Runner:
         """The result of the oldest launched plan."""
         step = self._steps.popleft()
         self._run(step)
-        alive = [request if self._requests.alive(request) else None for request in step.requests]
+        alive, table = step.requests, self._requests
+        if table.forgotten != step.forgotten:
+            alive = [request if table.alive(request) else None for request in alive]
         logits = self._session.view(LOGITS)
         rows = outcome.sample(self._sampler, logits, step.plan.rows, alive)
         if self._drafter.max_draft:

@@ -12,6 +12,7 @@ from octavo.request import Request
 class RequestTable:
     def __init__(self) -> None:
         self._requests: dict[str, Request] = {}
+        self.forgotten = 0  # times that a request left: unchanged since a launch, all of its requests are alive
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -27,3 +28,4 @@ class RequestTable:
 
     def forget(self, request_id: str) -> None:
         self._requests.pop(request_id, None)
+        self.forgotten += 1

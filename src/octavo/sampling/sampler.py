@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from octavo import _native
 from octavo.request import Request, TokenLogprobs
 
 
-@dataclass(slots=True)
-class SampleRow:
+class SampleRow(msgspec.Struct, frozen=True, gc=False):
     """One token to be chosen.
 
     logits_row: its row in the logits. index: absolute index of the sampled token. extra_ids: draft tokens between the
@@ -31,7 +32,7 @@ class SampleRow:
     mask: Any = None
 
 
-class Sampled(NamedTuple):
+class Sampled(msgspec.Struct, frozen=True, gc=False):
     """finite False: the row held NaN or infinity, or nothing was left to choose from; token_id is then -1."""
 
     token_id: int
@@ -50,21 +51,23 @@ class _Compiled:
     enders: tuple[int, ...]  # ids that min_tokens bans
     bad_words: tuple[tuple[int, ...], ...]
     counts: bool
+    plain: bool  # none of the above: the native state is all that a step needs
     last: int = -1  # the last output token that was counted
 
 
 class Sampler:
-    """Chooses tokens for a vocabulary of `vocab_size`, the width of the logits."""
+    """Chooses tokens for a vocabulary of `vocab_size`, the width of the logits, on up to `threads` of the pool."""
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, threads: int = 1) -> None:
         self._vocab_size = vocab_size
+        self._threads = threads
         self._compiled: dict[str, _Compiled] = {}
 
     def sample(self, logits: Any, rows: Sequence[SampleRow]) -> list[Sampled]:
         """logits: numpy float32 [R, V], contiguous. One Sampled per row, in order."""
         if not rows:
             return []
-        choices = _native.sample(logits, [self._encode(row) for row in rows])
+        choices = _native.sample(logits, [self._encode(row) for row in rows], -1, self._threads)
         return [
             Sampled(token, None if entries is None else TokenLogprobs(entries), finite)
             for token, finite, entries in choices
@@ -74,7 +77,7 @@ class Sampler:
         """rows: (logits row, target id, top). Of the raw logits, the target first. A row not finite has no entries."""
         if not rows:
             return []
-        return [TokenLogprobs(entries) for entries in _native.prompt_logprobs(logits, list(rows))]
+        return [TokenLogprobs(entries) for entries in _native.prompt_logprobs(logits, list(rows), -1, self._threads)]
 
     def forget(self, request_id: str) -> None:
         """Frees the request's state; unknown ids are ignored."""
@@ -85,6 +88,8 @@ class Sampler:
         known = self._compiled.get(request.id)
         if known is None:
             known = self._compiled[request.id] = self._compile(request)
+        if known.plain and not row.extra_ids and row.mask is None:
+            return (known.state, row.logits_row, row.index)
         if known.counts:
             _count(known, request.output_ids)
         banned: tuple[int, ...] = ()
@@ -110,14 +115,16 @@ class Sampler:
             allowed=None if params.allowed_token_ids is None else list(params.allowed_token_ids),
             prompt=list(request.prompt_ids) if params.repetition_penalty != 1.0 else [],
         )
+        bad_words = tuple(word for word in request.bad_word_ids if word and self._inside(word) == word)
         return _Compiled(
             state,
             top=-1 if params.logprobs is None else params.logprobs,
             processed=params.logprobs_mode == "processed",
             min_tokens=params.min_tokens,
             enders=self._inside({*request.eos_ids, *params.stop_token_ids}),
-            bad_words=tuple(word for word in request.bad_word_ids if word and self._inside(word) == word),
+            bad_words=bad_words,
             counts=state.counts,
+            plain=not (state.counts or bad_words or params.min_tokens or params.logprobs is not None),
         )
 
     def _inside(self, ids: Iterable[int]) -> tuple[int, ...]:
