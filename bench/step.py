@@ -1,16 +1,27 @@
 """Time of one decode step outside the model: plan, header, commit, at 32 and 256 running requests.
 
     PYTHONPATH=src python bench/step.py
+    PYTHONPATH=src python bench/step.py --live smollm2:135m --threads 2
 
-The machine is a fake that answers at once: what is printed is the engine's own processor time, in microseconds: medians
-over the steps, with the target for their sum.
+Without --live the machine is a fake that answers at once: what is printed is the engine's own processor time, in
+microseconds: medians over the steps, with the target for their sum. Caches are warm. With it a loaded model runs, and
+the same parts are timed between native calls that have emptied the caches, at 1, 8 and 32 running requests.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
 
+from octavo.config import EngineConfig
+from octavo.drafters.null import NullDrafter
+from octavo.engine.loop import EngineLoop
+from octavo.engine.parts import EngineParts, open_engine
+from octavo.engine.wire import Close, Submit
 from octavo.policy.kv import KVLedger
 from octavo.policy.scheduler import Scheduler, SchedulerLimits
 from octavo.request import Request, RowResult, SamplingParams, StepResult
@@ -19,6 +30,8 @@ from octavo.types import KVGroup
 
 CONTEXT, STEPS = 128, 400
 TARGETS = {32: 150, 256: 1000}  # microseconds
+LIVE_STEPS = 100
+LIVE_BATCHES = (1, 8, 32)
 
 
 def measure(running: int) -> dict[str, float]:
@@ -48,7 +61,83 @@ def measure(running: int) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+class Watch:
+    """Puts a stopwatch around methods of live objects. Microseconds of each call, by name, in order."""
+
+    def __init__(self) -> None:
+        self.times: defaultdict[str, list[float]] = defaultdict(list)
+
+    def on(self, owner: object, method: str, name: str) -> None:
+        inner: Callable[..., Any] = getattr(owner, method)
+        times = self.times[name]
+
+        def timed(*args: Any, **options: Any) -> Any:
+            start = time.perf_counter_ns()
+            try:
+                return inner(*args, **options)
+            finally:
+                times.append((time.perf_counter_ns() - start) / 1000)
+
+        setattr(owner, method, timed)
+
+    def medians(self, steps: int) -> dict[str, float]:
+        """Of the last `steps` calls but one: in the very last, requests end."""
+        return {name: statistics.median(times[-steps - 1 : -1]) for name, times in self.times.items()}
+
+
+def live(loop: EngineLoop, parts: EngineParts, watch: Watch, batch: int) -> dict[str, float]:
+    """One run of `batch` requests: median microseconds of each part of a step."""
+    params = SamplingParams(temperature=0.0, max_tokens=LIVE_STEPS + 8, ignore_eos=True)
+    for number in range(batch):
+        prompt = tuple((batch * 7907 + number * 7919 + i * 31) % parts.info.vocab_size for i in range(CONTEXT))
+        loop.post(Submit(Request(f"{batch}-{number}-{time.monotonic_ns()}", prompt, params)))
+    loop.turn()
+    while parts.scheduler.has_work:
+        loop.turn()
+    took = watch.medians(LIVE_STEPS)
+    plan, native, sampling, commit = (took[name] for name in ("plan", "native", "sampling", "commit"))
+    return {
+        "plan": plan,
+        "header": took["launch"] - native,
+        "native": native,
+        "sampling": sampling,
+        "results": took["finish"] - sampling,
+        "commit": commit,
+        "loop": took["turn"] - plan - took["launch"] - took["finish"] - commit,
+        "outside": took["turn"] - native,
+    }
+
+
+def print_live(model: str, threads: int | None) -> None:
+    parts = open_engine(EngineConfig(model=model, threads=threads), NullDrafter(), lambda done, total: None)
+    loop = EngineLoop(parts.scheduler, parts.runner, parts.stats, lambda update: None)
+    watch, runner = Watch(), parts.runner
+    watch.on(parts.scheduler, "schedule", "plan")
+    watch.on(parts.scheduler, "commit", "commit")
+    watch.on(runner, "launch", "launch")
+    watch.on(runner, "finish", "finish")
+    watch.on(runner._session, "run", "native")
+    watch.on(runner._sampler, "sample", "sampling")
+    watch.on(loop, "turn", "turn")
+    for number, batch in enumerate(LIVE_BATCHES):
+        parts_of_step = live(loop, parts, watch, batch)
+        if not number:
+            print(
+                f"{'running':>7} " + " ".join(f"{name:>8}" for name in parts_of_step) + "   microseconds a step, live"
+            )
+        print(f"{batch:>7} " + " ".join(f"{figure:>8.0f}" for figure in parts_of_step.values()))
+    loop.post(Close())
+    loop.run()
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--live", metavar="MODEL", help="time the parts of a step around a loaded model")
+    parser.add_argument("--threads", type=int)
+    args = parser.parse_args()
+    if args.live:
+        print_live(args.live, args.threads)
+        return
     print(f"{'running':>7} {'plan':>8} {'header':>8} {'commit':>8} {'sum':>8} {'target':>8}   microseconds a step")
     for running, target in TARGETS.items():
         parts = measure(running)

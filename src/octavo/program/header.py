@@ -1,6 +1,7 @@
 """The step header: one flat array of int32 that says everything a program reads of its step.
 
-Filled by native/bind_header.cpp, read by every backend (native/header.h mirrors FIELDS). Order of FIELDS is order in memory.
+Filled by native/bind_header.cpp, read by every backend (native/header.h mirrors FIELDS). Order of FIELDS is order in
+memory.
 
     T tokens, R logit rows, N requests, C copies, U words of table updates.
 """
