@@ -78,3 +78,12 @@ def test_header_equals_slow_filling(seed):
         assert {name: header[b:e].tolist() for name, (b, e) in where.items()} == expected
         assert len(header) == max(e for _, e in where.values())
         assert header.dtype == np.int32 and header.flags.c_contiguous
+
+
+def test_rows_that_make_no_header_are_refused():
+    writer = HeaderWriter(8, 4, 2)
+    row = Row("r", 0, 5, (1, 2, 3), 0, True, num_drafts=2, parents=(0, 2))
+    with pytest.raises(ValueError, match="draft before its parent"):
+        writer.write([row])
+    with pytest.raises(ValueError, match="one source row a token"):
+        writer.write([Row("r", 0, 5, (1, 2), 0, True)], source_rows=[1])

@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from octavo.engine.loop import EngineLoop
+from octavo.engine.loop import STATS_SECONDS, EngineLoop
 from octavo.engine.port import EngineStats
 from octavo.engine.wire import Abort, Close, Finish, Submit
 from octavo.errors import EngineError, UnsupportedError
@@ -92,6 +92,18 @@ def test_requests_run_to_their_end(depth):
         assert rig.output(name) == list(range(5 + 3 * i, 10 + 3 * i)) and rig.ends(name) == ["length"]
     assert sorted(rig.runner.forgotten) == names and not rig.runner.known
     assert rig.free() and (rig.runner.most > 1) == (depth > 1)
+
+
+def test_stats_travel_when_requests_come_and_go_and_at_times_between():
+    rig, now = Rig(), [0.0]
+    rig.loop._clock = lambda: now[0]
+    rig.loop.post(Submit(request("a", max_tokens=9)))
+    for turn in range(9):
+        now[0] += STATS_SECONDS if turn == 4 else 0.001
+        rig.loop.turn()
+    assert rig.ends("a") == ["length"]
+    assert [update.stats is not None for update in rig.updates] == [turn in (0, 4, 8) for turn in range(9)]
+    assert rig.updates[-1].stats.running == 0
 
 
 def test_a_fault_ends_every_stream_and_the_loop():

@@ -220,6 +220,22 @@ def test_a_row_does_not_depend_on_its_batch_mates():
         assert together == [alone[i] for i in order]
 
 
+@pytest.mark.parametrize("threads", [2, 3, 4])
+def test_threads_change_nothing(threads):
+    rng = np.random.default_rng(5)
+    logits = np.stack([rows_of(KINDS[i % 6], 8192, rng) for i in range(40)])  # enough work for every thread
+    logits[7] = np.float32(1e-42)  # all denormal: the kernels' threads flush those, sampling does not
+    logits[7, 5000] = 2e-42
+    made = [request(i, seed=i, logprobs=i % 3, **OPTIONS[i % len(OPTIONS)]) for i in range(40)]
+    made[7] = request(7, temperature=0.0, logprobs=1)
+    rows = [SampleRow(one, i, 40) for i, one in enumerate(made)]
+    alone, several = Sampler(8192), Sampler(8192, threads)
+    assert several.sample(logits, rows) == alone.sample(logits, rows)
+    assert several.sample(logits, rows)[7].token_id == 5000
+    targets = [(i, 3 * i, 5) for i in range(40)]
+    assert several.prompt_logprobs(logits, targets) == alone.prompt_logprobs(logits, targets)
+
+
 def test_top_k_off_and_on_in_one_batch():
     rng = np.random.default_rng(3)
     logits = rng.normal(0, 2, (2, 128)).astype(np.float32)
