@@ -24,7 +24,7 @@ from octavo.request import FinishReason, Request, StepPlan, StepResult, TokenDel
 
 _log = logging.getLogger("octavo.engine")
 Emit = Callable[[Update], None]
-# Stats travel when requests come or go, and else this often (seconds): they are no part of a step's work.
+# Stats travel when requests come, start or go, and else this often (seconds): they are no part of a step's work.
 STATS_SECONDS = 0.05
 # Turns in a row that may bring nothing while requests wait. Each may preempt one, so progress comes long before.
 STALL_TURNS = 1000
@@ -80,7 +80,8 @@ class EngineLoop:
         self._deltas: list[TokenDelta] = []  # of this turn
         self._empty_turns = 0
         self._closing = False
-        self._news = True  # requests came or went since stats were last told
+        self._news = True  # requests came, started or went since stats were last told
+        self._rows = 0  # of the last plan committed
         self._told = 0.0  # when that was
         self.busy_since: float | None = None  # when the turn that now runs stopped waiting; None while it waits
 
@@ -155,6 +156,8 @@ class EngineLoop:
             self._deliver(TokenDelta(request.id, (), finish_reason="error", stop_reason=error.message))
 
     def _commit(self, plan: StepPlan) -> None:
+        self._news |= len(plan.rows) != self._rows
+        self._rows = len(plan.rows)
         for delta in self._scheduler.commit(plan, self._runner.finish()):
             if delta.finish_reason is None:
                 self._deltas.append(delta)
