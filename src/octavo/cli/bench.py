@@ -112,7 +112,7 @@ def _mixed(engine: ThreadEngine, sequences: int) -> Result:
     inputs, total = sum(map(len, prompts)), sum(outputs)
     rate = total / seconds
     rows = [(f"output, {sequences} sequences, {inputs:,} tokens in, {total:,} out", f"{rate:,.0f}")]
-    fields = {"sequences": sequences, "input_tokens": inputs, "output_tokens": total, "seconds": round(seconds, 2)}
+    fields = {"sequences": sequences, "input_tokens": inputs, "output_tokens": total, "seconds": round(seconds, 4)}
     return Result(rows, {"workload": "mixed", **fields, "output_tok_s": round(rate, 1)})
 
 
