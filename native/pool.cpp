@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <optional>
 
 #include "denormals.h"
 
@@ -52,10 +53,39 @@ bool spin_while(const std::atomic<uint32_t>& word, uint32_t value, microseconds 
   return true;
 }
 
-int usable_cores() {
+std::vector<int> usable_cores() {
+  std::vector<int> cores;
   cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+  for (int i = 0; i < CPU_SETSIZE; ++i)
+    if (CPU_ISSET(i, &set)) cores.push_back(i);
+  return cores;
 }
+
+cpu_set_t only(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  return set;
+}
+
+// Keeps the calling thread to a core, where the system allows it, and gives it back the ones it had.
+class Stay {
+ public:
+  explicit Stay(int core) {
+    const cpu_set_t mine = only(core);
+    held_ = sched_getaffinity(0, sizeof before_, &before_) == 0 && sched_setaffinity(0, sizeof mine, &mine) == 0;
+  }
+  ~Stay() {
+    if (held_) sched_setaffinity(0, sizeof before_, &before_);
+  }
+  Stay(const Stay&) = delete;
+  Stay& operator=(const Stay&) = delete;
+
+ private:
+  cpu_set_t before_;
+  bool held_;
+};
 
 }  // namespace
 
@@ -103,7 +133,15 @@ void Pool::run(int count, Job job, void* context) {
   FlushDenormals flush;
   grow(count - 1);
   job_ = job, context_ = context;
-  const microseconds spin = count <= cores_ ? SPIN_OWN_CORE : SPIN_SHARED_CORE;
+  const auto cores = static_cast<int>(cores_.size());
+  const microseconds spin = count <= cores ? SPIN_OWN_CORE : SPIN_SHARED_CORE;
+  // As many threads as cores: each keeps to its own. The scheduler may else wake a worker on the core where the caller
+  // spins for it, and a step of hundreds of barriers takes seconds. With cores to spare it finds them itself.
+  std::optional<Stay> stay;
+  if (count > 1 && count == cores) {
+    stay.emplace(cores_[0]);
+    for (int i = 0; i < count - 1; ++i) keep(*workers_[i], cores_[i + 1]);
+  }
   barrier_.reset(count, spin);
   done_.reset(count, spin);
   for (int i = 0; i < count - 1; ++i) {
@@ -113,6 +151,13 @@ void Pool::run(int count, Job job, void* context) {
   }
   job(context, 0);
   done_.wait();
+}
+
+void Pool::keep(Worker& worker, int core) {
+  if (worker.core == core) return;
+  const cpu_set_t its = only(core);
+  pthread_setaffinity_np(worker.thread.native_handle(), sizeof its, &its);
+  worker.core = core;
 }
 
 void Pool::work(Worker& self, int thread) {

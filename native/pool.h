@@ -47,16 +47,18 @@ class Pool {
     std::atomic<uint32_t> generation{0};
     std::atomic<uint32_t> asleep{0};
     std::thread thread;
+    int core = -1;  // that it keeps to
   };
 
   Pool() = default;
   void grow(int workers);
+  static void keep(Worker& worker, int core);
   void work(Worker& self, int thread);
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<Worker>> workers_;
   int process_ = 0;  // that the workers belong to
-  int cores_ = 1;    // that it may run on
+  std::vector<int> cores_;  // that it may run on
   Barrier barrier_;
   Barrier done_;
   Job job_ = nullptr;

@@ -51,7 +51,10 @@ class Topology:
             )
         if len(self.nodes) > 1:
             lines.append(f"{len(self.nodes)} NUMA nodes: numactl keeps a process and its weights on one of them")
-        lines.append("threads are not pinned: the system may move them off a core that another process needs")
+        if 1 < self.threads == len(self.usable):
+            lines.append("as many threads as processors: during a step each keeps to one, where the system allows it")
+        else:
+            lines.append("threads are not pinned: the system may move them off a core that another process needs")
         return tuple(lines)
 
 
