@@ -158,7 +158,7 @@ def machine() -> dict[str, str]:
         "cores": str(os.cpu_count()),
         "instruction sets": " ".join(name for name in known if name in flags),
         "memory": f"{memory / 2**30:.0f} GiB",
-        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "system": f"{platform.system()} {".".join(platform.release().split(".")[:2])}, Python {platform.python_version()}",
     }
 
 
