@@ -153,12 +153,13 @@ def machine() -> dict[str, str]:
     flags = fields.get("flags", "").split()
     known = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    kernel = ".".join(platform.release().split(".")[:2])
     return {
         "processor": fields.get("model name", platform.processor()),
         "cores": str(os.cpu_count()),
         "instruction sets": " ".join(name for name in known if name in flags),
         "memory": f"{memory / 2**30:.0f} GiB",
-        "system": f"{platform.system()} {".".join(platform.release().split(".")[:2])}, Python {platform.python_version()}",
+        "system": f"{platform.system()} {kernel}, Python {platform.python_version()}",
     }
 
 
