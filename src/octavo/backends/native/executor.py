@@ -17,7 +17,7 @@ from octavo.backends.native.session import NativeSession
 from octavo.backends.port import Kept, Limits, WeightStream
 from octavo.config import KVDType
 from octavo.errors import EngineError, ResourceError, UnsupportedError, UsageError
-from octavo.program.encode import cache_shapes, encode
+from octavo.program.encode import PAGE_TOKENS, cache_shapes, encode
 from octavo.program.ir import Program
 from octavo.program.lower import activation_kinds, lower
 from octavo.types import Numerics, kv_storage
@@ -28,7 +28,6 @@ VERSION = 2
 ISAS = ("portable", "avx2", "avx512", "amx")  # from the lowest class up; the index is native's number
 PANEL = 32  # rows of one
 PIECE_BYTES = 16 << 20  # of a file, mapped at a time
-PAGE_TOKENS = 16  # of the caches' layout: a block holds whole pages
 WEIGHT_KINDS = {"f32": 0, "bf16": 1, "i8": 2, "u4": 3}
 
 

@@ -9,6 +9,7 @@ appears under its name complete or not at all, so that processes may load and wr
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import mmap
@@ -25,6 +26,7 @@ import numpy as np
 from octavo import _native
 from octavo.backends.port import Kept
 from octavo.types import digest
+from octavo.weights.fetch import settle
 from octavo.weights.schemes import SCHEMES
 
 MAGIC, VERSION = b"OCTAVOPK", 1
@@ -128,18 +130,14 @@ class PackedFile:
                 file.write(head + hashlib.sha256(head + text).digest() + text)
                 file.flush()
                 os.fsync(number)
-            os.replace(part, self.path)
+            settle(Path(part), self.path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(part)
             raise
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
+@functools.cache
 def layout(isa: int) -> bytes:
     """Names the packing of this build for a class: a digest of what a pattern becomes in each format."""
     store = _native.Session(isa, 16, 16, 1, 1, 1, 16, 1).weights
