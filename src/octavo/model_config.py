@@ -6,27 +6,16 @@ Reads facts only. What a silent field means is the family's business (models/reg
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from octavo.errors import ConfigError
+from octavo.fields import Fields, unsupported
 
 _IGNORED_FIELDS = ("auto_map", "trust_remote_code", "_attn_implementation_internal", "_attn_implementation")
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn", "dynamic", "longrope")
-# The largest value that each size may have: beyond it the file is wrong, not large.
-_LIMITS = {
-    "hidden_size": 2**20,
-    "num_hidden_layers": 10_000,
-    "num_attention_heads": 2**16,
-    "num_key_value_heads": 2**16,
-    "head_dim": 2**13,
-    "intermediate_size": 2**24,
-    "vocab_size": 2**24,
-    "max_position_embeddings": 2**31 - 1,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +132,7 @@ class ModelConfig:
             raise ConfigError("rope_freqs.weight: its values are needed to read this file", param="rope_freqs.weight")
         for name, harmless in _GGUF_EXTRAS.items():
             if fields.get(name) not in (None, harmless):
-                raise _unsupported(f"{arch}.{name}: not supported", name)
+                raise unsupported(f"{arch}.{name}: not supported", name)
         max_position = fields.size("context_length")
         rope = _rope_from_gguf(fields, head_dim, max_position, tuple(float(value) for value in freq_factors or ()))
         embedding = tensors.get("token_embd.weight", ())
@@ -176,75 +165,6 @@ class ModelConfig:
         )
 
 
-def _unsupported(message: str, field: str) -> ConfigError:
-    """For a stated feature that would change the result and that no operator here computes."""
-    return ConfigError(message, code="unsupported", param=field)
-
-
-class Fields:
-    """Typed reads of a mapping from outside; every error names the field as the file spells it."""
-
-    def __init__(self, mapping: Mapping[str, Any], prefix: str = "") -> None:
-        self.mapping = mapping
-        self.prefix = f"{prefix}." if prefix else ""
-
-    def get(self, name: str) -> Any:
-        return self.mapping.get(self.prefix + name)
-
-    def bad(self, name: str, want: str) -> ConfigError:
-        full = self.prefix + name
-        value = self.mapping.get(full, "missing")
-        return ConfigError(f"{full} must be {want}, not {str(value)[:40]}", param=full)
-
-    def integer(self, name: str, default: int | None = None) -> int:
-        value = self.get(name)
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.bad(name, "an integer")
-        return value
-
-    def size(self, name: str, default: int | None = None) -> int:
-        most = _LIMITS.get(name, _LIMITS.get(_GGUF_NAMES.get(name, ""), 2**31 - 1))
-        value = self.integer(name, default)
-        if not 1 <= value <= most:
-            raise self.bad(name, f"an integer from 1 to {most}")
-        return value
-
-    def number(self, name: str, default: float | None = None) -> float:
-        """A finite positive number."""
-        value = self.get(name)
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-            raise self.bad(name, "a finite positive number")
-        return float(value)
-
-    def optional(self, name: str) -> float | None:
-        return None if self.get(name) is None else self.number(name)
-
-    def numbers(self, name: str) -> tuple[float, ...]:
-        value = self.get(name)
-        if value is None:
-            return ()
-        if not isinstance(value, (list, tuple)):
-            raise self.bad(name, "a list of numbers")
-        return tuple(Fields({name: entry}).number(name) for entry in value)
-
-    def flag(self, name: str) -> bool | None:
-        value = self.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise self.bad(name, "true or false")
-        return value
-
-    def ids(self, name: str) -> tuple[int, ...]:
-        value = self.get(name)
-        entries = () if value is None else value if isinstance(value, (list, tuple)) else (value,)
-        if any(isinstance(entry, bool) or not isinstance(entry, int) or entry < 0 for entry in entries):
-            raise self.bad(name, "a token id or a list of them")
-        return tuple(entries)
-
-
 # Keys that would change the result and that nothing here reads, with the value that changes nothing.
 _GGUF_EXTRAS = {
     "attention.sliding_window": 0,
@@ -255,16 +175,6 @@ _GGUF_EXTRAS = {
     "logit_scale": 1.0,
     "embedding_scale": 1.0,
     "residual_scale": 1.0,
-}
-_GGUF_NAMES = {
-    "embedding_length": "hidden_size",
-    "block_count": "num_hidden_layers",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim",
-    "feed_forward_length": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "context_length": "max_position_embeddings",
 }
 
 
@@ -286,13 +196,13 @@ def _ignored(mapping: Mapping[str, Any]) -> list[str]:
 def _refuse(mapping: Mapping[str, Any]) -> None:
     for name in ("quantization_config", "mlp_bias"):
         if mapping.get(name):
-            raise _unsupported(f"{name}: not supported", name)
+            raise unsupported(f"{name}: not supported", name)
 
 
 def _activation(mapping: Mapping[str, Any]) -> str:
     name = mapping.get("hidden_act", "silu")
     if name not in _ACTIVATIONS:
-        raise _unsupported(f"hidden_act {name!r} is not one of {', '.join(_ACTIVATIONS)}", "hidden_act")
+        raise unsupported(f"hidden_act {name!r} is not one of {', '.join(_ACTIVATIONS)}", "hidden_act")
     return _ACTIVATIONS[name]
 
 
@@ -316,7 +226,7 @@ def _windows(fields: Fields, layers: int) -> tuple[int, ...] | None:
         raise fields.bad("layer_types", f"a list of {layers} names")
     for kind in kinds or ():
         if kind not in ("full_attention", "sliding_attention"):
-            raise _unsupported(f"layer_types: {kind!r} is not supported", "layer_types")
+            raise unsupported(f"layer_types: {kind!r} is not supported", "layer_types")
     used = fields.flag("use_sliding_window")
     if used is None and fields.get("max_window_layers") is not None:
         used = False
@@ -339,12 +249,12 @@ def _rope_from_mapping(mapping: Mapping[str, Any], max_position: int) -> RopeSpe
             raise ConfigError(f"{name} must be an object", param=name)
         stated.update(value or {})
     if any(isinstance(value, Mapping) for value in stated.values()):
-        raise _unsupported("rope_parameters per layer type are not supported", "rope_parameters")
+        raise unsupported("rope_parameters per layer type are not supported", "rope_parameters")
     for name in ("rope_theta", "partial_rotary_factor"):
         stated.setdefault(name, mapping.get(name))
     kind = stated.get("rope_type", stated.get("type", "default")) or "default"
     if kind not in _ROPE_TYPES:
-        raise _unsupported(f"rope_type {kind!r} is not one of {', '.join(_ROPE_TYPES)}", "rope_type")
+        raise unsupported(f"rope_type {kind!r} is not one of {', '.join(_ROPE_TYPES)}", "rope_type")
     fields = Fields(stated)
     if kind == "llama3":
         for name in ("factor", "low_freq_factor", "high_freq_factor"):
@@ -375,7 +285,7 @@ def _rope_from_mapping(mapping: Mapping[str, Any], max_position: int) -> RopeSpe
 def _rope_from_gguf(fields: Fields, head_dim: int, max_position: int, freq_factors: tuple[float, ...]) -> RopeSpec:
     kind = fields.get("rope.scaling.type") or "none"
     if kind not in ("none", "linear", "yarn"):
-        raise _unsupported(f"rope.scaling.type {kind!r} is not supported", "rope.scaling.type")
+        raise unsupported(f"rope.scaling.type {kind!r} is not supported", "rope.scaling.type")
     rotary = fields.size("rope.dimension_count", head_dim)
     return RopeSpec(
         type="default" if kind == "none" else kind,
