@@ -6,9 +6,10 @@ import pytest
 
 from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
-from octavo.program.cost import attended, entry_bytes, op_cost, op_product, program_cost, stored_bytes
+from octavo.program.cost import attended, op_cost, op_product, program_cost
 from octavo.program.lower import bind, default_kinds, fuse, lower, quantize
 from octavo.program.report import explain_rows, explain_totals
+from octavo.program.rules import entry_bytes, stored_bytes
 from octavo.types import StepShape
 
 

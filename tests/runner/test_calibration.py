@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from octavo.backends.native.executor import available_isas
-from octavo.program.cost import Cost
+from octavo.program.rules import Cost
 from octavo.runner import calibration
 from octavo.runner.calibration import PRODUCTS, Calibration, Gauge, Key, at, calibrated
 from octavo.runner.roofline import LIMITS, Reading, by_kind

@@ -10,6 +10,7 @@ from octavo.errors import ConfigError
 from octavo.program.ir import Axis, Buffer, DType, Op, Program, R, Scalar, T, Weight
 from octavo.types import CacheTensor, KVGroup
 
+PLAIN: DType = "f32"
 HEADER_BUFFERS = {
     "token": (T,),
     "position": (T,),
@@ -22,7 +23,7 @@ HEADER_BUFFERS = {
 
 
 class Builder:
-    """Collects one program. `scope` prefixes names, so that a layer's values read "3.q"."""
+    """Collects one program. Operators of one idea that few families share stand in files of their own and use `op`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -85,7 +86,7 @@ class Builder:
 
     def take(self, out: str, x: str, rows: str) -> str:
         """[M, ...]: rows of x, chosen by an i32 header buffer [M]."""
-        shape = (self._at(rows).shape[0], *self._at(x).shape[1:])
+        shape = (self.at(rows).shape[0], *self.at(x).shape[1:])
         return self._op("take", out, (x, rows), shape)
 
     def norm(
@@ -95,36 +96,36 @@ class Builder:
 
         order: where the cast to the activation type stands: llama | fp32_mul | gemma (docs/program.md).
         """
-        width = _width(self._at(x))
+        width = fixed_width(self.at(x))
         if heads and (width % heads or self.weights[weight].shape != (width // heads,)):
             raise ConfigError(f"{out}: norm of {heads} heads does not divide {width}")
         if not heads and self.weights[weight].shape != (width,):
             raise ConfigError(f"{out}: norm weight {self.weights[weight].shape} does not match width {width}")
-        return self._op("norm", out, (x,), self._at(x).shape, (weight,), dtype, eps=eps, order=order, heads=heads)
+        return self._op("norm", out, (x,), self.at(x).shape, (weight,), dtype, eps=eps, order=order, heads=heads)
 
     def linear(self, out: str, x: str, weight: str, bias: str | None = None) -> str:
         """f32 [*, m] = x [*, n] W[m, n]^T (+ bias [m])."""
         m, n = self.weights[weight].shape
-        if _width(self._at(x)) != n:
-            raise ConfigError(f"{out}: linear expects width {n}, {x} has {_width(self._at(x))}")
+        if fixed_width(self.at(x)) != n:
+            raise ConfigError(f"{out}: linear expects width {n}, {x} has {fixed_width(self.at(x))}")
         weights = (weight,) if bias is None else (weight, bias)
         if bias is not None and self.weights[bias].shape != (m,):
             raise ConfigError(f"{out}: bias {self.weights[bias].shape} does not match {m} rows")
-        return self._op("linear", out, (x,), (self._at(x).shape[0], m), weights)
+        return self._op("linear", out, (x,), (self.at(x).shape[0], m), weights)
 
     def add(self, out: str, a: str, b: str) -> str:
         self._same(out, a, b)
-        return self._op("add", out, (a, b), self._at(a).shape)
+        return self._op("add", out, (a, b), self.at(a).shape)
 
     def concat(self, out: str, a: str, b: str) -> str:
         """[*, n + m], columns of a first."""
-        rows = self._at(a).shape[0]
-        return self._op("concat", out, (a, b), (rows, _width(self._at(a)) + _width(self._at(b))))
+        rows = self.at(a).shape[0]
+        return self._op("concat", out, (a, b), (rows, fixed_width(self.at(a)) + fixed_width(self.at(b))))
 
     def glu(self, out: str, gate: str, up: str, *, act: str = "silu") -> str:
         """act [*, F] = f(gate) * up, f = silu | gelu_tanh."""
         self._same(out, gate, up)
-        return self._op("glu", out, (gate, up), self._at(gate).shape, dtype="act", act=act)
+        return self._op("glu", out, (gate, up), self.at(gate).shape, dtype="act", act=act)
 
     def rope_angles(self, out: str, position: str, *, inv_freq: tuple[float, ...], factor: float = 1.0) -> str:
         """f32 [T, 2r]: cos then sin of position * inv_freq[r], times factor."""
@@ -132,14 +133,15 @@ class Builder:
 
     def rope(self, out: str, x: str, angles: str, *, heads: int, rotary: int) -> str:
         """Half-split rotation of the first `rotary` dims of each head."""
-        if _width(self._at(angles)) != rotary or _width(self._at(x)) % heads or _width(self._at(x)) // heads < rotary:
-            raise ConfigError(f"{out}: {heads} heads of {_width(self._at(x))} do not rotate {rotary} dims by {angles}")
-        return self._op("rope", out, (x, angles), self._at(x).shape, heads=heads, rotary=rotary)
+        width = fixed_width(self.at(x))
+        if fixed_width(self.at(angles)) != rotary or width % heads or width // heads < rotary:
+            raise ConfigError(f"{out}: {heads} heads of {width} do not rotate {rotary} dims by {angles}")
+        return self._op("rope", out, (x, angles), self.at(x).shape, heads=heads, rotary=rotary)
 
     def kv_write(self, out: str, k: str, v: str, cache_k: str, cache_v: str, *, kv_heads: int) -> str:
         """Writes k and v [T, K d] into the caches at each token's index. Returns the token that attention takes."""
         for values, cache in ((k, cache_k), (v, cache_v)):
-            if self._at(values).shape != (T, *self._at(cache).shape) or _width(self._at(values)) % kv_heads:
+            if self.at(values).shape != (T, *self.at(cache).shape) or fixed_width(self.at(values)) % kv_heads:
                 raise ConfigError(f"{out}: {values} does not fill {cache} with {kv_heads} heads")
         return self._op("kv_write", out, (k, v), (), dtype="token", cache_k=cache_k, cache_v=cache_v, kv_heads=kv_heads)
 
@@ -160,14 +162,14 @@ class Builder:
 
         window W > 0: only the last W keys, the row's own among them.
         """
-        width, cached = _width(self._at(q)), _width(self._at(cache_k))
+        width, cached = fixed_width(self.at(q)), fixed_width(self.at(cache_k))
         if heads % kv_heads or width * kv_heads != cached * heads:
             raise ConfigError(f"{out}: {heads} heads of {width} do not fit {kv_heads} KV heads of {cached}")
         return self._op(
             "attention",
             out,
             (q, kv),
-            self._at(q).shape,
+            self.at(q).shape,
             dtype="act",
             cache_k=cache_k,
             cache_v=cache_v,
@@ -176,6 +178,31 @@ class Builder:
             scale=scale,
             window=window,
         )
+
+    # ---- what operators of other files are written with
+    def op(
+        self,
+        kind: str,
+        outs: tuple[str, ...],
+        ins: tuple[str, ...],
+        shapes: tuple[tuple[Axis, ...], ...],
+        weights: tuple[str, ...] = (),
+        dtypes: tuple[DType, ...] = (),
+        **attrs: Scalar,
+    ) -> None:
+        """Appends one operator; dtypes: of its outputs, all f32 when not given."""
+        for name in ins:
+            self.at(name)
+        for out, shape, dtype in zip(outs, shapes, dtypes or [PLAIN] * len(outs), strict=True):
+            if out in self.buffers:
+                raise ConfigError(f"{self.name}: {out} is written twice")
+            self.buffers[out] = Buffer(out, shape, dtype)
+        self.ops.append(Op(kind, ins, outs, weights, attrs))
+
+    def at(self, name: str) -> Buffer:
+        if name not in self.buffers:
+            raise ConfigError(f"{self.name}: {name} is read, and nothing has written it")
+        return self.buffers[name]
 
     # ---- inside
     def _op(
@@ -188,25 +215,15 @@ class Builder:
         dtype: DType = "f32",
         **attrs: Scalar,
     ) -> str:
-        if out in self.buffers:
-            raise ConfigError(f"{self.name}: {out} is written twice")
-        for name in ins:
-            self._at(name)
-        self.buffers[out] = Buffer(out, shape, dtype)
-        self.ops.append(Op(kind, ins, (out,), weights, attrs))
+        self.op(kind, (out,), ins, (shape,), weights, (dtype,), **attrs)
         return out
 
-    def _at(self, name: str) -> Buffer:
-        if name not in self.buffers:
-            raise ConfigError(f"{self.name}: {name} is read, and nothing has written it")
-        return self.buffers[name]
-
     def _same(self, out: str, a: str, b: str) -> None:
-        if self._at(a).shape != self._at(b).shape:
-            raise ConfigError(f"{out}: shapes {self._at(a).shape} and {self._at(b).shape} differ")
+        if self.at(a).shape != self.at(b).shape:
+            raise ConfigError(f"{out}: shapes {self.at(a).shape} and {self.at(b).shape} differ")
 
 
-def _width(buffer: Buffer) -> int:
+def fixed_width(buffer: Buffer) -> int:
     last = buffer.shape[-1]
     if not isinstance(last, int):
         raise ConfigError(f"{buffer.name} has no fixed width")

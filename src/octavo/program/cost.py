@@ -7,11 +7,11 @@ writes it. cost(fused) = sum of its parts - bytes of the values that vanished.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from octavo.errors import EngineError
-from octavo.program.ir import Op, Program, Weight
+from octavo.program.ir import Op, Program
+from octavo.program.rules import Cost, Rule, elements, entry_bytes, integer, stored_bytes, weights_once
 from octavo.types import StepShape
 
 # Integer activations: their planes and, a byte an element, the scale and the sums of 32 columns.
@@ -19,30 +19,6 @@ _VALUE_BYTES = {"f32": 4, "act": 4, "i32": 4, "bf16": 2, "i15": 3, "i8g32": 2, "
 # What a linear eats -> what its products are made of, and how many for one multiply-add (two planes of int8 are two).
 _PRODUCTS = {"f32": ("f32", 1), "act": ("f32", 1), "bf16": ("bf16", 1), "i8g32": ("int8", 1)}
 _PRODUCTS |= dict.fromkeys(("i15", "i15g32"), ("int8", 2))
-# Bytes per element of a matrix whose size in memory is not known; scales of i8 and u4 at group 32 with f16 pairs.
-_ASSUMED = {"f32": 4.0, "bf16": 2.0, "i8": 1.125, "u4": 0.625, None: 2.0}
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """One operator, or many, in one step. Bytes: weights read, cache read and written, values read and written."""
-
-    flops: int = 0
-    weight_bytes: int = 0
-    cache_bytes: int = 0
-    value_bytes: int = 0
-
-    @property
-    def bytes(self) -> int:
-        return self.weight_bytes + self.cache_bytes + self.value_bytes
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.flops + other.flops,
-            self.weight_bytes + other.weight_bytes,
-            self.cache_bytes + other.cache_bytes,
-            self.value_bytes + other.value_bytes,
-        )
 
 
 def program_cost(program: Program, shape: StepShape) -> Cost:
@@ -61,7 +37,7 @@ def op_cost(program: Program, op: Op, shape: StepShape) -> Cost:
     for part in op.parts:
         total = total + _leaf_cost(program, part, shape, hidden)
     traffic = sum(
-        _elements(program, name, shape, hidden) * 4
+        elements(program, name, shape, hidden) * 4
         for part in op.parts
         for name in (*part.ins, *part.outs)
         if name in hidden
@@ -80,22 +56,6 @@ def op_product(program: Program, op: Op) -> tuple[str, int]:
         if leaf.kind == "attention":
             return _PRODUCTS["f32" if program.stage in ("plain", "bound") else "bf16"]
     return _PRODUCTS["f32"]
-
-
-def entry_bytes(program: Program, op: Op) -> int:
-    """Bytes that one token has in the two caches of an operator; 0 for one without."""
-    names = {op.attrs.get("cache_k"), op.attrs.get("cache_v")}
-    return sum(tensor.bytes for group in program.groups for tensor in group.tensors if tensor.name in names)
-
-
-def stored_bytes(weight: Weight) -> int:
-    """Bytes in memory: as bound, else assumed from the kind (vectors are f32, unbound matrices bf16)."""
-    if weight.stored_bytes is not None:
-        return weight.stored_bytes
-    elements = 1
-    for axis in weight.shape:
-        elements *= axis
-    return int(elements * (4.0 if len(weight.shape) == 1 else _ASSUMED[weight.kind]))
 
 
 def attended(shape: StepShape, window: int = 0) -> int:
@@ -118,24 +78,9 @@ def _vanished(program: Program, op: Op) -> dict[str, Op]:
     return {name: part for part in op.parts for name in part.outs if name not in program.buffers}
 
 
-def _elements(program: Program, name: str, shape: StepShape, hidden: Mapping[str, Op]) -> int:
-    """How many elements a value holds; one that vanished is as large as its writer makes it."""
-    if name not in hidden:
-        total = 1
-        for axis in program.buffers[name].shape:
-            total *= axis if isinstance(axis, int) else axis.at(shape)
-        return total
-    part = hidden[name]
-    inner = _elements(program, part.ins[0], shape, hidden)
-    if part.kind != "linear":
-        return inner
-    m, n = program.weights[part.weights[0]].shape
-    return inner // n * m
-
-
 def _traffic(program: Program, op: Op, shape: StepShape, hidden: Mapping[str, Op]) -> int:
     return sum(
-        _elements(program, name, shape, hidden) * (4 if name in hidden else _VALUE_BYTES[program.buffers[name].dtype])
+        elements(program, name, shape, hidden) * (4 if name in hidden else _VALUE_BYTES[program.buffers[name].dtype])
         for name in (*op.ins, *op.outs)
     )
 
@@ -145,18 +90,10 @@ def _leaf_cost(program: Program, op: Op, shape: StepShape, hidden: Mapping[str, 
         raise EngineError(f"{program.name}: operator {op.kind} has no cost rule")
     flops, weight_bytes, cache_bytes = _RULES[op.kind](program, op, shape, hidden)
     if op.kind in ("embed", "take"):  # only the rows that are chosen are read
-        out = _elements(program, op.outs[0], shape, hidden) * 4
-        rows = _elements(program, op.ins[-1], shape, hidden) * 4
+        out = elements(program, op.outs[0], shape, hidden) * 4
+        rows = elements(program, op.ins[-1], shape, hidden) * 4
         return Cost(flops, weight_bytes, cache_bytes, out + rows + (out if op.kind == "take" else 0))
     return Cost(flops, weight_bytes, cache_bytes, _traffic(program, op, shape, hidden))
-
-
-_Rule = Callable[[Program, Op, StepShape, Mapping[str, Op]], tuple[int, int, int]]
-
-
-def _weights(program: Program, op: Op, shape: StepShape, hidden: Mapping[str, Op]) -> tuple[int, int, int]:
-    """Elementwise: its weights once."""
-    return 0, sum(stored_bytes(program.weights[name]) for name in op.weights), 0
 
 
 def _embed(program: Program, op: Op, shape: StepShape, hidden: Mapping[str, Op]) -> tuple[int, int, int]:
@@ -167,7 +104,7 @@ def _embed(program: Program, op: Op, shape: StepShape, hidden: Mapping[str, Op])
 
 def _linear(program: Program, op: Op, shape: StepShape, hidden: Mapping[str, Op]) -> tuple[int, int, int]:
     m = program.weights[op.weights[0]].shape[0]
-    flops = 2 * m * _elements(program, op.ins[0], shape, hidden)
+    flops = 2 * m * elements(program, op.ins[0], shape, hidden)
     return flops, sum(stored_bytes(program.weights[name]) for name in op.weights), 0
 
 
@@ -177,25 +114,18 @@ def _kv_write(program: Program, op: Op, shape: StepShape, hidden: Mapping[str, O
 
 def _attention(program: Program, op: Op, shape: StepShape, hidden: Mapping[str, Op]) -> tuple[int, int, int]:
     """2 for q k^T and 2 for p v per head, dimension and key; each request's visible entries are read once."""
-    window = _integer(op, "window")
-    width = _elements(program, op.ins[0], shape, hidden) // max(shape.tokens, 1)
+    window = integer(op, "window")
+    width = elements(program, op.ins[0], shape, hidden) // max(shape.tokens, 1)
     keys = 0
     for rows, context in zip(shape.rows, shape.contexts, strict=True):
         keys += min(context + rows, rows + window - 1) if window else context + rows
     return 4 * width * attended(shape, window), 0, keys * entry_bytes(program, op)
 
 
-def _integer(op: Op, name: str) -> int:
-    value = op.attrs[name]
-    if not isinstance(value, int):
-        raise EngineError(f"{op.outs[0]}: {name} is {value!r}, not an integer")
-    return value
-
-
-_RULES: Mapping[str, _Rule] = {
+_RULES: Mapping[str, Rule] = {
     "embed": _embed,
     "linear": _linear,
     "kv_write": _kv_write,
     "attention": _attention,
-    **dict.fromkeys(("take", "norm", "add", "concat", "glu", "quantize", "rope_angles", "rope"), _weights),
+    **dict.fromkeys(("take", "norm", "add", "concat", "glu", "quantize", "rope_angles", "rope"), weights_once),
 }

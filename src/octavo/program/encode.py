@@ -19,6 +19,7 @@ from typing import Any, cast
 from octavo.errors import UnsupportedError
 from octavo.program.arena import Arena, place, rows_of, width_of
 from octavo.program.ir import Buffer, Op, Program
+from octavo.program.rules import Numbers, integer, number
 
 MAGIC, VERSION = 0x4F435456, 2
 HEADER_IDS = {
@@ -63,7 +64,7 @@ def cache_shapes(program: Program) -> dict[str, CacheShape]:
     for op in program.ops:
         if "cache_k" not in op.attrs:
             continue
-        kv_heads = _int(op, "kv_heads")
+        kv_heads = integer(op, "kv_heads")
         for attr in ("cache_k", "cache_v"):
             tensor = tensors[str(op.attrs[attr])]
             d, rest = divmod(tensor.elements, kv_heads)
@@ -158,38 +159,46 @@ def _put_op(words: _Words, op: Op, ids: _Ids, barrier: bool) -> None:
     for names, known in ((op.ins, ids.buffers), (op.outs, ids.buffers), (op.weights, ids.weights)):
         words.list([known[name] for name in names if name in known])
     words.list([ids.caches[str(op.attrs[name])] for name in ("cache_k", "cache_v") if name in op.attrs])
-    ints, floats = _numbers(op)
+    ints, floats = NUMBERS[op.kind](op) if op.kind in NUMBERS else ([], [])
     words.list(ints)
     words.floats(floats)
 
 
-def _numbers(op: Op) -> tuple[list[int], list[float]]:
-    """The attributes of each kind, in the order that execute.cpp reads."""
-    match op.kind:
-        case "embed":
-            return [], [_float(op, "scale")]
-        case "norm" | "fused.norm":
-            return [int(op.attrs["order"] == "gemma"), _int(op, "heads")], [_float(op, "eps")]
-        case "glu" | "fused.gate_up":
-            if op.attrs["act"] not in ACTIVATIONS:
-                raise UnsupportedError(f"{op.outs[0]}: no kernel for the activation {op.attrs['act']}")
-            return [ACTIVATIONS[str(op.attrs["act"])]], []
-        case "rope_angles":
-            return [], [_float(op, "factor"), *cast(tuple[float, ...], op.attrs["inv_freq"])]
-        case "rope":
-            return [_int(op, "heads"), _int(op, "rotary")], []
-        case "attention" | "fused.attention":
-            return [_int(op, "heads"), _int(op, "kv_heads"), _int(op, "window")], [_float(op, "scale")]
-        case _:
-            return [], []
+def _embed(op: Op) -> tuple[list[int], list[float]]:
+    return [], [number(op, "scale")]
 
 
-def _int(op: Op, name: str) -> int:
-    return int(cast(int, op.attrs[name]))
+def _norm(op: Op) -> tuple[list[int], list[float]]:
+    return [int(op.attrs["order"] == "gemma"), integer(op, "heads")], [number(op, "eps")]
 
 
-def _float(op: Op, name: str) -> float:
-    return float(cast(float, op.attrs[name]))
+def _glu(op: Op) -> tuple[list[int], list[float]]:
+    if op.attrs["act"] not in ACTIVATIONS:
+        raise UnsupportedError(f"{op.outs[0]}: no kernel for the activation {op.attrs['act']}")
+    return [ACTIVATIONS[str(op.attrs["act"])]], []
+
+
+def _rope_angles(op: Op) -> tuple[list[int], list[float]]:
+    return [], [number(op, "factor"), *cast(tuple[float, ...], op.attrs["inv_freq"])]
+
+
+def _rope(op: Op) -> tuple[list[int], list[float]]:
+    return [integer(op, "heads"), integer(op, "rotary")], []
+
+
+def _attention(op: Op) -> tuple[list[int], list[float]]:
+    return [integer(op, "heads"), integer(op, "kv_heads"), integer(op, "window")], [number(op, "scale")]
+
+
+# Operators that are not here have no numbers.
+NUMBERS: Mapping[str, Numbers] = {
+    "embed": _embed,
+    **dict.fromkeys(("norm", "fused.norm"), _norm),
+    **dict.fromkeys(("glu", "fused.gate_up"), _glu),
+    "rope_angles": _rope_angles,
+    "rope": _rope,
+    **dict.fromkeys(("attention", "fused.attention"), _attention),
+}
 
 
 def barrier_flags(program: Program, arena: Arena) -> Iterator[bool]:
@@ -199,8 +208,8 @@ def barrier_flags(program: Program, arena: Arena) -> Iterator[bool]:
     freely. Any other pair of accesses to one region, of which one writes, needs a barrier between them.
     """
     seen: dict[object, set[tuple[bool, object]]] = {}
-    for number, op in enumerate(program.ops):
-        accesses = list(_accesses(program, arena, op, number))
+    for place_of_op, op in enumerate(program.ops):
+        accesses = list(_accesses(program, arena, op, place_of_op))
         clash = any(
             (writes or wrote) and split != other
             for resource, writes, split in accesses

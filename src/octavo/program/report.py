@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from octavo.program.cost import Cost, op_cost, program_cost, stored_bytes
+from octavo.program.cost import op_cost, program_cost
 from octavo.program.ir import Axis, Op, Program
+from octavo.program.rules import Cost, stored_bytes
 from octavo.types import StepShape
 
 PROMPT_TOKENS = 512

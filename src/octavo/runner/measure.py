@@ -17,8 +17,9 @@ from octavo.backends.native.session import NativeSession
 from octavo.config import EngineConfig
 from octavo.drafters.null import NullDrafter
 from octavo.errors import UnsupportedError, UsageError
-from octavo.program.cost import entry_bytes, program_cost
+from octavo.program.cost import program_cost
 from octavo.program.ir import Program
+from octavo.program.rules import entry_bytes
 from octavo.request import Row, TableUpdate
 from octavo.runner.batch import Array, HeaderWriter
 from octavo.runner.calibration import FOOTPRINTS, PRODUCTS, Calibration, Gauge, at

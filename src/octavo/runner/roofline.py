@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from octavo.program.arena import place
-from octavo.program.cost import Cost, op_cost, op_product
+from octavo.program.cost import op_cost, op_product
 from octavo.program.encode import barrier_flags
 from octavo.program.ir import Op, Program
+from octavo.program.rules import Cost
 from octavo.types import StepShape
 
 LIMITS = ("weights", "cache", "values", "products", "barrier")

@@ -113,8 +113,10 @@ class ReferenceSession:
                 ins = [values[name] for name in leaf.ins if not _is_token(chosen, name)]
                 weights = [self.weights[name] for name in leaf.weights]
                 result = OPERATORS[leaf.kind](leaf, ins, weights, step, self.pages)
-                if result is not None:
-                    values[leaf.outs[0]] = result
+                if isinstance(result, torch.Tensor):
+                    result = (result,)
+                outs = [name for name in leaf.outs if not _is_token(chosen, name)]
+                values.update(zip(outs, result or (), strict=True))
         self.exports.update({name: values[name] for name in chosen.exports})
 
     def view(self, name: str) -> Any:

@@ -16,7 +16,7 @@ from octavo.backends.reference.step import Pages, Step
 from octavo.program.ir import Op
 
 Values = Sequence[torch.Tensor]
-Result = torch.Tensor | None
+Result = torch.Tensor | tuple[torch.Tensor, ...] | None  # many: one for each output that is no token
 Function = Callable[[Op, Values, Values, Step, Pages], Result]
 
 

@@ -1,0 +1,74 @@
+// One step as its threads see it. Each file of operators defines some of its methods.
+#pragma once
+#include "session.h"
+
+namespace octavo {
+
+struct Range {
+  int32_t begin, end;
+};
+
+// A step as its threads see it. Buffers' addresses and row counts are fixed before the threads start.
+struct Step {
+  Isa isa;
+  LoadedProgram& program;
+  const Header& header;
+  const std::map<int32_t, std::vector<Tile>>& tiles;
+  int threads;
+  uint8_t* scratch;
+  size_t scratch_bytes, linear_scratch;
+  float* partial;
+  int32_t* arrived;
+  int32_t segments, max_segments;  // of attention: the most that a tile of this step sees, that any could
+  bool profiling;
+  const OpKernels& kernels;
+  const LinearKernels& linear;
+
+  const BufferRecord& buffer(int32_t id) const { return program.record.buffers[id]; }
+
+  int32_t rows(int32_t id) const {
+    const LoadedProgram* owner = program.foreign[id].first;
+    return owner ? buffer(id).rows(owner->T, owner->R, owner->N) : buffer(id).rows(header.T, header.R, header.N);
+  }
+
+  template <class T>
+  T* data(int32_t id) const {
+    const auto& [owner, theirs] = program.foreign[id];
+    const LoadedProgram& p = owner ? *owner : program;
+    const BufferRecord& b = p.record.buffers[owner ? theirs : id];
+    return reinterpret_cast<T*>(p.arena.data() + p.region_at[b.region]);
+  }
+  const int32_t* field(int32_t id) const { return header.field(buffer(id).field); }
+
+  // Where an operator writes value `id`, in the form that its type asks for.
+  template <class Args>
+  void aim(Args& a, int32_t id) const {
+    const DType type = buffer(id).dtype;
+    if (!is_quantized(type)) a.out = data<float>(id);
+    else if (type == DType::BF16) a.out16 = data<uint16_t>(id);
+    else a.records = data<uint8_t>(id), a.kind = act_kind(type);
+  }
+
+  // This thread's share of the rows of a value: the same rows of every value with as many.
+  Range share(int32_t id, int thread) const {
+    const int64_t count = rows(id);
+    return {static_cast<int32_t>(count * thread / threads), static_cast<int32_t>(count * (thread + 1) / threads)};
+  }
+
+  void walk(int thread) const;
+  void run(const BoundOp& op, int thread, uint8_t* own) const;
+  void embed(const BoundOp& op, Range r) const;
+  void take(const BoundOp& op, Range r) const;
+  void concat(const BoundOp& op, Range r) const;
+  void norm(const BoundOp& op, Range r) const;
+  void element(const BoundOp& op, Range r) const;
+  void rope(const BoundOp& op, Range r) const;
+  void kv_write(const BoundOp& op, Range r) const;
+  void linears(const BoundOp& op, int thread, uint8_t* own) const;
+  void attention(const BoundOp& op, uint8_t* own) const;
+  Counter* counters(const BoundOp& op) const { return program.counters.get() + op.claims; }
+  bool claim(const BoundOp& op, int pieces, int thread, int* victim, Range* out) const;
+  void renew_claims(int epoch) const;
+};
+
+}  // namespace octavo
