@@ -46,6 +46,10 @@ class Fields:
     def get(self, name: str) -> Any:
         return self.mapping.get(self.prefix + name)
 
+    def called(self, *names: str) -> str:
+        """Of the names that files give one field, the one that is used here; the first when none is."""
+        return next((name for name in names if self.prefix + name in self.mapping), names[0])
+
     def bad(self, name: str, want: str) -> ConfigError:
         full = self.prefix + name
         value = self.mapping.get(full, "missing")

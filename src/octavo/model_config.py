@@ -12,36 +12,16 @@ from typing import Any, Literal
 
 from octavo.errors import ConfigError
 from octavo.fields import Fields, unsupported
+from octavo.rope_spec import RopeSpec, ropes_from_gguf, ropes_from_mapping
 
 _IGNORED_FIELDS = ("auto_map", "trust_remote_code", "_attn_implementation_internal", "_attn_implementation")
-_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
-_ROPE_TYPES = ("default", "linear", "llama3", "yarn", "dynamic", "longrope")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RopeSpec:
-    """Rotary embedding as the checkpoint states it; models/rope.py turns it into frequencies. None: not stated.
-
-    factor divides frequencies; original_max_position is the trained length that llama3, yarn and longrope refer to.
-    freq_factors: divisors per frequency that stand in the file itself (GGUF rope_freqs.weight).
-    """
-
-    type: str = "default"
-    theta: float | None = None
-    factor: float | None = None
-    original_max_position: int | None = None
-    low_freq_factor: float | None = None
-    high_freq_factor: float | None = None
-    beta_fast: float | None = None
-    beta_slow: float | None = None
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
-    attention_factor: float | None = None
-    truncate: bool = True
-    rotary_fraction: float = 1.0
-    short_factor: tuple[float, ...] = ()
-    long_factor: tuple[float, ...] = ()
-    freq_factors: tuple[float, ...] = ()
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +29,11 @@ class ModelConfig:
     """What a checkpoint states about its model, checked. None: the file is silent and the family's own rule holds.
 
     architecture: the class of config.json or general.architecture of a GGUF file; source says which.
-    windows: per layer, keys that a query sees with itself (0: all). rope_layers: per layer, whether it rotates.
+    windows: per layer, keys that a query sees with itself (0: all), where the file says which layers slide. window: of
+    those that do, where it states a size alone (0: none slides). window_period n: every n-th layer does not slide.
+    rope_layers: per layer, whether it rotates. local_rope: of layers that slide, where it is not `rope`.
+    query_scalar: attention scores are divided by its square root. caps: c in c tanh(x / c), 0 for none.
+    dtype: of the weights, as config.json names it.
     """
 
     architecture: str
@@ -64,11 +48,19 @@ class ModelConfig:
     max_position: int
     rms_eps: float
     rope: RopeSpec
-    activation: str = "silu"
+    local_rope: RopeSpec | None = None
+    activation: str | None = None
     tie_embeddings: bool | None = None
     attention_bias: bool | None = None
+    mlp_bias: bool | None = None
     rope_layers: tuple[bool, ...] | None = None
     windows: tuple[int, ...] | None = None
+    window: int | None = None
+    window_period: int | None = None
+    query_scalar: float | None = None
+    attention_cap: float | None = None
+    final_cap: float | None = None
+    dtype: str | None = None
     eos_ids: tuple[int, ...] = ()
     bos_id: int | None = None
     warnings: tuple[str, ...] = ()
@@ -85,7 +77,7 @@ class ModelConfig:
         heads = fields.size("num_attention_heads")
         hidden = fields.size("hidden_size")
         max_position = fields.size("max_position_embeddings", 2048)
-        rope = _rope_from_mapping(mapping, max_position)
+        rope, local_rope = ropes_from_mapping(mapping, max_position)
         return _checked(
             cls(
                 architecture=_architecture(mapping),
@@ -100,11 +92,19 @@ class ModelConfig:
                 max_position=_longest(max_position, rope),
                 rms_eps=fields.number("rms_norm_eps", 1e-6),
                 rope=rope,
+                local_rope=local_rope,
                 activation=_activation(mapping),
                 tie_embeddings=fields.flag("tie_word_embeddings"),
                 attention_bias=fields.flag("attention_bias"),
+                mlp_bias=fields.flag("mlp_bias"),
                 rope_layers=_rope_layers(fields, layers),
                 windows=_windows(fields, layers),
+                window=_window(fields, "sliding_window"),
+                window_period=_period(fields),
+                query_scalar=fields.optional("query_pre_attn_scalar"),
+                attention_cap=_cap(fields, "attn_logit_softcapping"),
+                final_cap=_cap(fields, "final_logit_softcapping"),
+                dtype=next((str(mapping[name]) for name in ("dtype", "torch_dtype") if mapping.get(name)), None),
                 eos_ids=fields.ids("eos_token_id"),
                 bos_id=next(iter(fields.ids("bos_token_id")), None),
                 warnings=tuple(f"{name} is ignored: a checkpoint runs no code" for name in _ignored(mapping)),
@@ -134,7 +134,8 @@ class ModelConfig:
             if fields.get(name) not in (None, harmless):
                 raise unsupported(f"{arch}.{name}: not supported", name)
         max_position = fields.size("context_length")
-        rope = _rope_from_gguf(fields, head_dim, max_position, tuple(float(value) for value in freq_factors or ()))
+        factors = tuple(float(value) for value in freq_factors or ())
+        rope, local_rope = ropes_from_gguf(fields, head_dim, max_position, factors)
         embedding = tensors.get("token_embd.weight", ())
         tokens = metadata.get("tokenizer.ggml.tokens")
         rows = embedding[0] if embedding else len(tokens) if tokens is not None else None
@@ -152,14 +153,16 @@ class ModelConfig:
                 max_position=_longest(max_position, rope),
                 rms_eps=fields.number("attention.layer_norm_rms_epsilon"),
                 rope=rope,
+                local_rope=local_rope,
                 tie_embeddings="output.weight" not in tensors,
                 attention_bias="blk.0.attn_q.bias" in tensors,
-                eos_ids=tuple(
-                    dict.fromkeys(
-                        Fields(metadata).ids("tokenizer.ggml.eos_token_id")
-                        + Fields(metadata).ids("tokenizer.ggml.eot_token_id")
-                    )
-                ),
+                mlp_bias="blk.0.ffn_gate.bias" in tensors,
+                windows=_windows_from_gguf(fields),
+                window=_window(fields, "attention.sliding_window"),
+                window_period=_gguf_period(fields),
+                attention_cap=_cap(fields, "attn_logit_softcapping"),
+                final_cap=_cap(fields, "final_logit_softcapping"),
+                eos_ids=_ends(metadata),
                 bos_id=next(iter(Fields(metadata).ids("tokenizer.ggml.bos_token_id")), None),
             )
         )
@@ -167,7 +170,6 @@ class ModelConfig:
 
 # Keys that would change the result and that nothing here reads, with the value that changes nothing.
 _GGUF_EXTRAS = {
-    "attention.sliding_window": 0,
     "expert_count": 0,
     "rope.scaling.attn_factor": 1.0,
     "rope.scaling.yarn_attn_factor": 1.0,
@@ -194,16 +196,58 @@ def _ignored(mapping: Mapping[str, Any]) -> list[str]:
 
 
 def _refuse(mapping: Mapping[str, Any]) -> None:
-    for name in ("quantization_config", "mlp_bias"):
+    for name in ("quantization_config", "use_bidirectional_attention"):
         if mapping.get(name):
             raise unsupported(f"{name}: not supported", name)
 
 
-def _activation(mapping: Mapping[str, Any]) -> str:
-    name = mapping.get("hidden_act", "silu")
-    if name not in _ACTIVATIONS:
-        raise unsupported(f"hidden_act {name!r} is not one of {', '.join(_ACTIVATIONS)}", "hidden_act")
-    return _ACTIVATIONS[name]
+def _activation(mapping: Mapping[str, Any]) -> str | None:
+    field = Fields(mapping).called("hidden_act", "hidden_activation", "activation_function")
+    name = mapping.get(field)
+    if name is not None and name not in _ACTIVATIONS:
+        raise unsupported(f"{field} {name!r} is not one of {', '.join(_ACTIVATIONS)}", field)
+    return None if name is None else _ACTIVATIONS[name]
+
+
+def _cap(fields: Fields, name: str) -> float | None:
+    """0 where a file says that there is none."""
+    stated = fields.prefix + name in fields.mapping
+    return (0.0 if stated else None) if fields.get(name) in (None, 0) else fields.number(name)
+
+
+def _window(fields: Fields, name: str) -> int | None:
+    """0 where a file says that there is none."""
+    stated = fields.prefix + name in fields.mapping
+    return (0 if stated else None) if fields.get(name) in (None, 0) else fields.size(name)
+
+
+def _period(fields: Fields) -> int | None:
+    name = fields.called("sliding_window_pattern", "_sliding_window_pattern")
+    return None if fields.get(name) is None else fields.size(name)
+
+
+def _gguf_period(fields: Fields) -> int | None:
+    """The pattern as a number; 0 lets every layer slide, as a period beyond the last layer does."""
+    stated = fields.get("attention.sliding_window_pattern")
+    if stated is None or isinstance(stated, (list, tuple)):
+        return None
+    return fields.integer("attention.sliding_window_pattern") or 2**31 - 1
+
+
+def _windows_from_gguf(fields: Fields) -> tuple[int, ...] | None:
+    """The pattern as a list with an entry a layer: true where it slides."""
+    kinds, layers = fields.get("attention.sliding_window_pattern"), fields.size("block_count")
+    if not isinstance(kinds, (list, tuple)):
+        return None
+    if len(kinds) < layers or any(kind not in (0, 1) for kind in kinds):
+        raise fields.bad("attention.sliding_window_pattern", f"a list of {layers} flags")
+    window = fields.size("attention.sliding_window")
+    return tuple(window if kind else 0 for kind in kinds[:layers])
+
+
+def _ends(metadata: Mapping[str, Any]) -> tuple[int, ...]:
+    fields = Fields(metadata)
+    return tuple(dict.fromkeys(fields.ids("tokenizer.ggml.eos_token_id") + fields.ids("tokenizer.ggml.eot_token_id")))
 
 
 def _rope_layers(fields: Fields, layers: int) -> tuple[bool, ...] | None:
@@ -232,71 +276,14 @@ def _windows(fields: Fields, layers: int) -> tuple[int, ...] | None:
         used = False
     if used is False or (kinds is not None and "sliding_attention" not in kinds[:layers]):
         return (0,) * layers
-    if fields.get("sliding_window") is None:
-        return (0,) * layers if "sliding_window" in fields.mapping else None
-    window = fields.size("sliding_window")
+    first = fields.get("max_window_layers")
+    if kinds is None and first is None:
+        return None
+    window = _window(fields, "sliding_window") or 0
     if kinds is not None:
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds[:layers])
-    first = fields.integer("max_window_layers", 0)
+    first = fields.integer("max_window_layers")
     return tuple(window if layer >= first else 0 for layer in range(layers))
-
-
-def _rope_from_mapping(mapping: Mapping[str, Any], max_position: int) -> RopeSpec:
-    stated: dict[str, Any] = {}
-    for name in ("rope_scaling", "rope_parameters"):
-        value = mapping.get(name)
-        if value is not None and not isinstance(value, Mapping):
-            raise ConfigError(f"{name} must be an object", param=name)
-        stated.update(value or {})
-    if any(isinstance(value, Mapping) for value in stated.values()):
-        raise unsupported("rope_parameters per layer type are not supported", "rope_parameters")
-    for name in ("rope_theta", "partial_rotary_factor"):
-        stated.setdefault(name, mapping.get(name))
-    kind = stated.get("rope_type", stated.get("type", "default")) or "default"
-    if kind not in _ROPE_TYPES:
-        raise unsupported(f"rope_type {kind!r} is not one of {', '.join(_ROPE_TYPES)}", "rope_type")
-    fields = Fields(stated)
-    if kind == "llama3":
-        for name in ("factor", "low_freq_factor", "high_freq_factor"):
-            fields.number(name)
-    elif kind in ("linear", "dynamic"):
-        fields.number("factor")
-    original = mapping.get("original_max_position_embeddings")
-    truncate = fields.flag("truncate")
-    return RopeSpec(
-        type=kind,
-        theta=fields.optional("rope_theta"),
-        factor=fields.optional("factor"),
-        original_max_position=fields.integer("original_max_position_embeddings", original or max_position),
-        low_freq_factor=fields.optional("low_freq_factor"),
-        high_freq_factor=fields.optional("high_freq_factor"),
-        beta_fast=fields.optional("beta_fast"),
-        beta_slow=fields.optional("beta_slow"),
-        mscale=fields.optional("mscale"),
-        mscale_all_dim=fields.optional("mscale_all_dim"),
-        attention_factor=fields.optional("attention_factor"),
-        truncate=truncate is not False,
-        rotary_fraction=fields.number("partial_rotary_factor", 1.0),
-        short_factor=fields.numbers("short_factor"),
-        long_factor=fields.numbers("long_factor"),
-    )
-
-
-def _rope_from_gguf(fields: Fields, head_dim: int, max_position: int, freq_factors: tuple[float, ...]) -> RopeSpec:
-    kind = fields.get("rope.scaling.type") or "none"
-    if kind not in ("none", "linear", "yarn"):
-        raise unsupported(f"rope.scaling.type {kind!r} is not supported", "rope.scaling.type")
-    rotary = fields.size("rope.dimension_count", head_dim)
-    return RopeSpec(
-        type="default" if kind == "none" else kind,
-        theta=fields.optional("rope.freq_base"),
-        factor=None if kind == "none" else fields.number("rope.scaling.factor"),
-        original_max_position=fields.size("rope.scaling.original_context_length", max_position),
-        beta_fast=fields.optional("rope.scaling.yarn_beta_fast"),
-        beta_slow=fields.optional("rope.scaling.yarn_beta_slow"),
-        rotary_fraction=rotary / head_dim,
-        freq_factors=freq_factors,
-    )
 
 
 def _longest(max_position: int, rope: RopeSpec) -> int:

@@ -98,10 +98,11 @@ def test_hidden_size_that_heads_do_not_divide_needs_head_dim():
     [
         ("hidden_act", "relu"),
         ("quantization_config", {"quant_method": "gptq"}),
-        ("mlp_bias", True),
+        ("use_bidirectional_attention", True),
         ("rope_scaling", {"rope_type": "su", "factor": 2.0}),
         ("layer_types", ["linear_attention", "full_attention"]),
-        ("rope_parameters", {"full_attention": {"rope_theta": 1e4}}),
+        ("rope_parameters", {"chunked_attention": {"rope_theta": 1e4}}),
+        ("rope_parameters", {"full_attention": {"rope_theta": 1e4}, "rope_theta": 1e4}),
     ],
 )
 def test_what_no_operator_computes_is_refused_by_name(field, value):
@@ -173,7 +174,7 @@ def test_a_wrong_gguf_value_names_its_key(key, value):
         ModelConfig.from_gguf({**GGUF, key: value}, TENSORS)
 
 
-@pytest.mark.parametrize("key", ["expert_count", "attention.sliding_window", "rope.scaling.attn_factor"])
+@pytest.mark.parametrize("key", ["expert_count", "rope.scaling.attn_factor"])
 def test_gguf_keys_that_change_the_result_are_refused(key):
     with pytest.raises(ConfigError, match=key) as caught:
         ModelConfig.from_gguf({**GGUF, f"llama.{key}": 8}, TENSORS)
@@ -203,16 +204,55 @@ def test_windows():
     def windows(**fields):
         return ModelConfig.from_mapping({**GOOD, **fields}).windows
 
-    assert windows() is None
-    assert windows(sliding_window=None) == (0, 0)
-    assert windows(sliding_window=8) == (8, 8)
+    def window(**fields):
+        return ModelConfig.from_mapping({**GOOD, **fields}).window
+
+    assert windows() is None and window() is None
+    assert windows(sliding_window=None) is None and window(sliding_window=None) == 0
+    assert windows(sliding_window=8) is None and window(sliding_window=8) == 8
     assert windows(sliding_window=8, max_window_layers=1) == (0, 0)  # unused unless the file says so
     assert windows(layer_types=["full_attention"] * 2) == (0, 0)
     assert windows(sliding_window=8, use_sliding_window=False, max_window_layers=1) == (0, 0)
-    assert windows(sliding_window=8, max_window_layers=1) == (0, 0)  # unused unless the file says so
-    assert windows(layer_types=["full_attention"] * 2) == (0, 0)
     assert windows(sliding_window=8, use_sliding_window=True, max_window_layers=1) == (0, 8)
     assert windows(sliding_window=8, layer_types=["sliding_attention", "full_attention"]) == (8, 0)
+
+
+def group_names(program):
+    return {cache: program.groups[number].name for cache, number in program.cache_group.items()}
+
+
+def test_gguf_windows():
+    def groups(arch="llama", **keys):
+        told = {key.replace("llama", arch): value for key, value in GGUF.items()}
+        told |= {f"{arch}.attention.{key}": value for key, value in keys.items()}
+        names = group_names(program_for(ModelConfig.from_gguf({**told, "general.architecture": arch}, TENSORS)))
+        return [names[f"{layer}.k_cache"] for layer in range(2)]
+
+    assert groups() == groups(sliding_window=0) == ["full", "full"]
+    assert groups(sliding_window=16) == groups(sliding_window=16, sliding_window_pattern=0) == ["window.16"] * 2
+    assert groups(sliding_window=16, sliding_window_pattern=2) == ["window.16", "full"]
+    assert groups(sliding_window=16, sliding_window_pattern=[False, True]) == ["full", "window.16"]
+    assert groups("olmo2", sliding_window=16) == ["window.16"] * 2
+    with pytest.raises(ConfigError, match="sliding_window_pattern"):
+        groups(sliding_window=16, sliding_window_pattern=[True])
+
+
+def test_ropes_of_layers_that_slide():
+    def ropes(**fields):
+        config = ModelConfig.from_mapping({**GOOD, **fields})
+        return config.rope, config.local_rope
+
+    scaling = {"rope_type": "linear", "factor": 8.0}
+    full, local = ropes(rope_theta=1e6, rope_local_base_freq=1e4, rope_scaling=scaling)
+    assert (full.theta, full.type, full.factor, local.theta, local.type) == (1e6, "linear", 8.0, 1e4, "default")
+    nested = {
+        "full_attention": {**scaling, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+    assert ropes(rope_parameters=nested) == (full, local)
+    assert ropes(rope_parameters={"full_attention": nested["full_attention"]}) == (full, None)
+    config = ModelConfig.from_gguf({**GGUF, "llama.rope.freq_base_swa": 1e4}, TENSORS)
+    assert (config.rope.theta, config.local_rope.theta) == (1e5, 1e4)
 
 
 def test_every_row_writes_a_program():

@@ -8,8 +8,9 @@ from transformers import LlamaConfig, Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from octavo.errors import ConfigError
-from octavo.model_config import ModelConfig, RopeSpec
+from octavo.model_config import ModelConfig
 from octavo.models.rope import frequencies
+from octavo.rope_spec import RopeSpec
 
 BASE = {
     "architectures": ["LlamaForCausalLM"],

@@ -66,8 +66,14 @@ def scaled(op):
     return {**op.attrs, "scale": op.attrs["scale"] * 1.1} if op.kind == "attention" else op.attrs
 
 
+def local_as_full(mapping):
+    """Layers that slide rotate as the others do."""
+    return {**mapping, "rope_parameters": mapping["rope_parameters"]["full_attention"]}
+
+
 FLIPS = {
     "nothing": ("llama", {}),
+    "no layer kinds": ("olmo3", {"config": field(layer_types=None)}),
     "rope theta": ("llama", {"config": rope(rope_theta=600.0)}),
     "rope type linear": ("llama", {"rope": "linear", "config": rope(rope_type="default")}),
     "rope type llama3": ("llama", {"rope": "llama3", "config": rope(rope_type="default")}),
@@ -97,7 +103,14 @@ FLIPS = {
     "final norm": ("llama", {"weights": plain("norm")}),
     "q norm": ("qwen3", {"weights": plain("q_norm")}),
     "k norm": ("qwen3", {"weights": plain("k_norm")}),
-    "qk norm": ("qwen3", {"switches": {"qk_norm": False}}),
+    "qk norm": ("qwen3", {"switches": {"qk_norm": "none"}}),
+    "mlp bias": ("llama-biased", {"config": field(mlp_bias=False)}),
+    "norm placement": ("olmo2", {"weights": plain("post_ffw_norm")}),
+    "attention output norm": ("olmo2", {"weights": plain("post_attention_norm")}),
+    "row norm of q": ("olmo2", {"weights": plain("q_norm")}),
+    "row norm of k": ("olmo2", {"weights": plain("k_norm")}),
+    "window period": ("olmo3", {"config": field(layer_types=None), "switches": {"window_period": 3}}),
+    "rope of windows": ("olmo3", {"config": local_as_full, "switches": {"scaled_windows": True}}),
     "window": ("mistral", {"config": field(sliding_window=16)}),
     "no rope layers": ("smollm3", {"config": field(no_rope_layers=[1] * 5)}),
     "no rope interval": ("smollm3", {"config": field(no_rope_layers=None, no_rope_layer_interval=3)}),
@@ -107,7 +120,7 @@ FLIPS = {
 @pytest.mark.parametrize("name", FLIPS)
 def test_a_flipped_switch_shows(name):
     member, flip = FLIPS[name]
-    if name == "nothing":
+    if name in ("nothing", "no layer kinds"):
         assert miss(member, **flip) <= TOLERANCE
     else:
         assert miss(member, **flip) >= 100 * TOLERANCE

@@ -28,7 +28,7 @@ SIZES = {
 }
 MEMBERS = {
     "llama": ("LlamaConfig", {"attention_bias": False, "tie_word_embeddings": False}),
-    "llama-biased": ("LlamaConfig", {"attention_bias": True, "tie_word_embeddings": True}),
+    "llama-biased": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
     "mistral": ("MistralConfig", {"sliding_window": None, "head_dim": 24, "tie_word_embeddings": False}),
     "mistral-window": ("MistralConfig", {"sliding_window": 8, "head_dim": 24, "tie_word_embeddings": False}),
     "qwen2-window": (
@@ -38,6 +38,23 @@ MEMBERS = {
     "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", {"head_dim": 32, "tie_word_embeddings": False}),
     "smollm3": ("SmolLM3Config", {"num_hidden_layers": 5, "no_rope_layer_interval": 2, "pad_token_id": 0}),
+    "olmo2": ("Olmo2Config", {"tie_word_embeddings": False}),
+    "olmo3": (
+        "Olmo3Config",
+        {
+            "num_hidden_layers": 5,
+            "sliding_window": 8,
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                    "rope_theta": 500.0,
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+        },
+    ),
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 ROPES = {
@@ -62,7 +79,7 @@ def twin(member: str, rope: str = "default"):
     """(transformers model in float32, its config.json as a mapping), seeded by the member."""
     name, extra = MEMBERS[member]
     parameters = dict(ROPES[rope], rope_theta=500.0)
-    config = getattr(transformers, name)(**{**SIZES, **extra}, rope_parameters=parameters)
+    config = getattr(transformers, name)(**{**SIZES, "rope_parameters": parameters, **extra})
     torch.manual_seed(sum(member.encode()))
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():

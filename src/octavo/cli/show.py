@@ -9,7 +9,8 @@ from dataclasses import fields
 
 from octavo.cli.screen import human, table
 from octavo.engine.vocabulary import tokenizer_of
-from octavo.model_config import ModelConfig, RopeSpec
+from octavo.model_config import ModelConfig
+from octavo.rope_spec import RopeSpec
 from octavo.runner.model import model_config
 from octavo.text.chat import ChatTemplate
 from octavo.weights import fetch

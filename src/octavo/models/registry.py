@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
@@ -23,10 +23,17 @@ class Row:
 _LLAMA = Row("Llama", llama.program, llama.Switches(gguf_interleaved=True))
 _MISTRAL = Row("Mistral", llama.program, llama.Switches(qkv_bias=False, o_bias=False, window=4096))
 _QWEN2 = Row("Qwen2", llama.program, llama.Switches(qkv_bias=True, o_bias=False))
-_QWEN3 = Row("Qwen3", llama.program, llama.Switches(qk_norm=True))
+_QWEN3 = Row("Qwen3", llama.program, llama.Switches(qk_norm="head"))
 _SMOLLM3 = Row(
     "SmolLM3", llama.program, llama.Switches(tied=True, theta=2e6, no_rope_interval=4, gguf_interleaved=True)
 )
+# A GGUF file of OLMo 3 says olmo2 and states a window.
+_OLMO2 = Row(
+    "OLMo 2",
+    llama.program,
+    llama.Switches(qk_norm="row", norms="after", theta=5e5, window_period=4, scaled_windows=False),
+)
+_OLMO3 = Row("OLMo 3", llama.program, replace(_OLMO2.switches, window=4096))
 
 # Names of config.json, then of GGUF's general.architecture (Mistral and SmolLM2 are "llama" there).
 ROWS: Mapping[str, Row] = {
@@ -35,10 +42,13 @@ ROWS: Mapping[str, Row] = {
     "Qwen2ForCausalLM": _QWEN2,
     "Qwen3ForCausalLM": _QWEN3,
     "SmolLM3ForCausalLM": _SMOLLM3,
+    "Olmo2ForCausalLM": _OLMO2,
+    "Olmo3ForCausalLM": _OLMO3,
     "llama": _LLAMA,
     "qwen2": _QWEN2,
     "qwen3": _QWEN3,
     "smollm3": _SMOLLM3,
+    "olmo2": _OLMO2,
 }
 
 

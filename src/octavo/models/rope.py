@@ -11,7 +11,7 @@ import math
 import struct
 
 from octavo.errors import ConfigError
-from octavo.model_config import RopeSpec
+from octavo.rope_spec import RopeSpec
 
 
 def frequencies(

@@ -90,14 +90,15 @@ def _activation_kind(program: Program, name: str, activations: str) -> DType:
     """The one kind in which all its linears eat a value.
 
     int: a scale per 32 columns where an epilogue writes the value, which sees no whole row: i8g32 for attention, i15g32
-    for glu, whose outliers eight bits lose (docs/fidelity.md); else i15.
+    for glu, whose outliers eight bits lose (docs/fidelity.md); i15 behind norms; i15g32 for what nothing has levelled,
+    such as the residual stream.
     """
     weights = {program.weights[op.weights[0]].kind for op in program.ops if op.kind == "linear" and op.ins[0] == name}
     if activations == "bf16" or not weights <= set(INTEGER_WEIGHTS):
         return "bf16"
     writer = next((op.kind for op in program.ops if name in op.outs), None)
-    by_writer: dict[str | None, DType] = {"attention": "i8g32", "glu": "i15g32"}
-    return "i8g32" if activations == "i8g32" else by_writer.get(writer, "i15")
+    by_writer: dict[str | None, DType] = {"attention": "i8g32", "norm": "i15"}
+    return "i8g32" if activations == "i8g32" else by_writer.get(writer, "i15g32")
 
 
 def activation_kinds(programs: Iterable[Program]) -> str:
@@ -208,12 +209,12 @@ def _attention(graph: _Graph, op: Op) -> _Match | None:
 
 
 def _gate_up(graph: _Graph, op: Op) -> _Match | None:
-    """linear, linear, glu, quantize, both linears over one input and without bias."""
+    """linear, linear, glu, quantize, both linears over one input, both with a bias or none."""
     glu = graph.only(op.ins[0], "glu") if op.kind == "quantize" and op.attrs["kind"] != "i15" else None
     if glu is None:
         return None
     gate, up = (graph.only(name, "linear") for name in glu.ins)
-    if gate is None or up is None or gate.ins != up.ins or len(gate.weights) + len(up.weights) != 2:
+    if gate is None or up is None or gate.ins != up.ins or len(gate.weights) != len(up.weights):
         return None
     return _join("fused.gate_up", (gate, up, glu, op), gate.ins, glu.attrs, op)
 
