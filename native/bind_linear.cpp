@@ -30,7 +30,7 @@ struct Packed {
 };
 
 Packed pack(int kind, int m, int n, int group, int offset, uintptr_t data, uintptr_t scale, uintptr_t bias,
-            uintptr_t super_scale, uintptr_t super_bias, bool scale_signed) {
+            uintptr_t super_scale, uintptr_t super_bias, int scale_code, int bias_code) {
   LogicalTensor t{};
   t.kind = (WeightKind)kind;
   t.m = m;
@@ -42,7 +42,8 @@ Packed pack(int kind, int m, int n, int group, int offset, uintptr_t data, uintp
   t.bias = address<void>(bias);
   t.super_scale = address<uint16_t>(super_scale);
   t.super_bias = address<uint16_t>(super_bias);
-  t.scale_signed = scale_signed;
+  t.scale_code = (ScaleCode)scale_code;
+  t.bias_code = (BiasCode)bias_code;
   Packed out;
   out.nbytes = packed_bytes(t);
   out.owned = std::make_unique<uint8_t[]>(out.nbytes + 64);

@@ -28,21 +28,28 @@ StoredMatrix stored(const std::string& format, int m, int n, uintptr_t data, uin
   return {found, address<const uint8_t>(data), address<const int32_t>(order), m, n};
 }
 
-void add_matrix(WeightStore& s, const std::string& name, int kind, int m, int n, int group, int offset, bool scale_signed,
-                uintptr_t data, uintptr_t scale, uintptr_t bias, uintptr_t super_scale, uintptr_t super_bias) {
-  const LogicalTensor tensor = {static_cast<WeightKind>(kind),
-                                m,
-                                n,
-                                group,
-                                offset,
-                                address<const void>(data),
-                                address<const void>(scale),
-                                address<const void>(bias),
-                                address<const uint16_t>(super_scale),
-                                address<const uint16_t>(super_bias),
-                                scale_signed};
+// [kind, m, n, group, offset, scale code, bias code] without data.
+LogicalTensor described(const std::vector<int>& shape) {
+  if (shape.size() != 7) throw std::invalid_argument("has no shape");
+  LogicalTensor t{};
+  t.kind = static_cast<WeightKind>(shape[0]);
+  t.m = shape[1], t.n = shape[2], t.group = shape[3], t.offset = shape[4];
+  t.scale_code = static_cast<ScaleCode>(shape[5]);
+  t.bias_code = static_cast<BiasCode>(shape[6]);
+  return t;
+}
+
+// Rows from PANEL `panel` on of a weight that has its room. shape: of these rows.
+void fill(WeightStore& s, const std::string& name, int panel, const std::vector<int>& shape, uintptr_t data,
+          uintptr_t scale, uintptr_t bias, uintptr_t super_scale, uintptr_t super_bias) {
+  LogicalTensor tensor = described(shape);
+  tensor.data = address<const void>(data);
+  tensor.scale = address<const void>(scale);
+  tensor.bias = address<const void>(bias);
+  tensor.super_scale = address<const uint16_t>(super_scale);
+  tensor.super_bias = address<const uint16_t>(super_bias);
   nb::gil_scoped_release release;
-  s.add_matrix(name, tensor);
+  s.fill(name, tensor, panel);
 }
 
 const HeldWeight& held(const WeightStore& s, const std::string& name) {
@@ -51,12 +58,13 @@ const HeldWeight& held(const WeightStore& s, const std::string& name) {
   return *found;
 }
 
-// [kind, m, n, group, offset, scale_signed, two_level, has_bias] of a matrix, [length] of a vector.
+// As `described` takes it of a matrix, [length] of a vector.
 std::vector<int> shape(const WeightStore& s, const std::string& name) {
   const HeldWeight& w = held(s, name);
   if (w.vector) return {w.length};
   const PackedLinear& p = w.matrix;
-  return {static_cast<int>(p.kind), p.m, p.n, p.group, p.offset, p.scale_signed, p.two_level, p.has_bias};
+  return {static_cast<int>(p.kind),       p.m, p.n, p.group, p.offset, static_cast<int>(p.scale_code),
+          static_cast<int>(p.bias_code)};
 }
 
 // As `shape` gives it.
@@ -67,28 +75,16 @@ void borrow(WeightStore& s, const std::string& name, const std::vector<int>& sha
     s.borrow_vector(name, reinterpret_cast<const float*>(at), shape[0]);
     return;
   }
-  if (shape.size() != 8) throw std::invalid_argument("has no shape");
-  const bool two_level = shape[6] != 0, has_bias = shape[7] != 0;
-  const auto* some = reinterpret_cast<const uint16_t*>(at);
-  const LogicalTensor like = {static_cast<WeightKind>(shape[0]),
-                              shape[1],
-                              shape[2],
-                              shape[3],
-                              shape[4],
-                              at,
-                              at,
-                              has_bias ? at : nullptr,
-                              two_level ? some : nullptr,
-                              two_level && has_bias ? some : nullptr,
-                              shape[5]};
-  s.borrow_matrix(name, like, at, data.size());
+  s.borrow_matrix(name, described(shape), at, data.size());
 }
 
 }  // namespace
 
 void bind_weights(nb::module_& m) {
   nb::class_<WeightStore>(m, "WeightStore")
-      .def("add_matrix", &add_matrix)
+      .def("make_room", [](WeightStore& s, const std::string& name,
+                           const std::vector<int>& shape) { s.make_room(name, described(shape)); })
+      .def("fill", &fill)
       .def("add_vector",
            [](WeightStore& s, const std::string& name, uintptr_t data, int length) {
              s.add_vector(name, address<const float>(data), length);

@@ -194,15 +194,130 @@ void f32(const uint8_t* s, size_t blocks, const BlockArrays& out) {
   }
 }
 
+// Elements i and i + 1 as the nibbles of a byte.
+void pair_up(const uint8_t* values, int count, uint8_t* out) {
+  for (int i = 0; i < count / 2; ++i) out[i] = static_cast<uint8_t>(values[2 * i] | values[2 * i + 1] << 4);
+}
+
+// Two bits of each of 256 elements: i = 128 h + 32 s + l stands at bit 2 s of qs[32 h + l].
+void two_bits(const uint8_t* qs, uint8_t* out) {
+  for (int part = 0; part < 8; ++part)
+    for (int l = 0; l < 32; ++l) out[32 * part + l] = qs[32 * (part / 4) + l] >> (2 * (part % 4)) & 3;
+}
+
+// Q2_K, 84 bytes for 256: sc[16] | qs[64] | d | dmin.  y = d (sc[i / 16] & 15) q - dmin (sc[i / 16] >> 4)
+void q2_k(const uint8_t* s, size_t blocks, const BlockArrays& out) {
+  for (size_t b = 0; b < blocks; ++b, s += 84) {
+    uint8_t q[SUPER];
+    const uint16_t minus = load16(s + 82) ^ 0x8000u;
+    std::memcpy(out.super_scale + 2 * b, s + 80, 2);
+    std::memcpy(out.super_bias + 2 * b, &minus, 2);
+    for (int j = 0; j < 16; ++j) out.scale[16 * b + j] = s[j] & 15, out.bias[16 * b + j] = s[j] >> 4;
+    two_bits(s + 16, q);
+    pair_up(q, SUPER, out.data + SUPER / 2 * b);
+  }
+}
+
+// Q3_K, 110 bytes for 256: hmask[32] | qs[64] | sc[12] | d.  y = d S(i / 16) (v - 4), v = q | bit i / 32 of hmask[i % 32] << 2
+void q3_k(const uint8_t* s, size_t blocks, const BlockArrays& out) {
+  for (size_t b = 0; b < blocks; ++b, s += 110) {
+    uint8_t q[SUPER];
+    const uint8_t* sc = s + 96;
+    for (int j = 0; j < 16; ++j) {
+      const int low = sc[j % 8] >> (4 * (j / 8)) & 15, high = sc[8 + j % 4] >> (2 * (j / 4)) & 3;
+      out.scale[16 * b + j] = static_cast<uint8_t>((low | high << 4) - 32);
+    }
+    std::memcpy(out.super_scale + 2 * b, s + 108, 2);
+    two_bits(s + 32, q);
+    for (int i = 0; i < 256; ++i) q[i] |= (s[i % 32] >> (i / 32) & 1) << 2;
+    pair_up(q, SUPER, out.data + SUPER / 2 * b);
+  }
+}
+
+// TQ1_0, 54 bytes for 256: qs[48] | qh[4] | d.  A byte holds five digits of base 3 (qh four), the first one on top, as a
+// fraction of 256; y = d (digit - 1). Of qs 32 bytes, then 16 go together: all their first digits, all their second...
+void tq1_0(const uint8_t* s, size_t blocks, const BlockArrays& out) {
+  static constexpr uint8_t POWERS[] = {1, 3, 9, 27, 81};
+  for (size_t b = 0; b < blocks; ++b, s += 54) {
+    uint8_t v[SUPER];
+    int i = 0;
+    const auto digits = [&](const uint8_t* from, int width, int count) {
+      for (int n = 0; n < count; ++n)
+        for (int j = 0; j < width; ++j) v[i++] = static_cast<uint8_t>(from[j] * POWERS[n]) * 3 >> 8;
+    };
+    digits(s, 32, 5);
+    digits(s + 32, 16, 5);
+    digits(s + 48, 4, 4);
+    pair_up(v, SUPER, out.data + SUPER / 2 * b);
+    std::memcpy(out.scale + 2 * b, s + 52, 2);
+  }
+}
+
+// TQ2_0, 66 bytes for 256: qs[64] | d.  y = d (q - 1), q of two bits
+void tq2_0(const uint8_t* s, size_t blocks, const BlockArrays& out) {
+  for (size_t b = 0; b < blocks; ++b, s += 66) {
+    uint8_t q[SUPER];
+    two_bits(s, q);
+    pair_up(q, SUPER, out.data + SUPER / 2 * b);
+    std::memcpy(out.scale + 2 * b, s + 64, 2);
+  }
+}
+
+// What the nibbles of the formats with a table stand for.
+constexpr int8_t NL4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+constexpr int8_t FP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // doubled
+
+// 16 bytes, elements k and k + 16 in byte k.
+void look_up(const uint8_t* qs, const int8_t* table, uint8_t* out) {
+  for (int k = 0; k < 16; ++k) {
+    out[k] = static_cast<uint8_t>(table[qs[k] & 15]);
+    out[k + 16] = static_cast<uint8_t>(table[qs[k] >> 4]);
+  }
+}
+
+// IQ4_NL, 18 bytes for 32: d | qs[16].  y = d NL4[v]
+void iq4_nl(const uint8_t* s, size_t blocks, const BlockArrays& out) {
+  for (size_t b = 0; b < blocks; ++b, s += 18) {
+    std::memcpy(out.scale + 2 * b, s, 2);
+    look_up(s + 2, NL4, out.data + 32 * b);
+  }
+}
+
+// IQ4_XS, 136 bytes for 256: d | high u16 | low[4] | qs[128].  y = d (S - 32) NL4[v]; S(j), j = i / 32: nibble j % 2 of
+// low[j / 2], bits 2 j of high on top
+void iq4_xs(const uint8_t* s, size_t blocks, const BlockArrays& out) {
+  for (size_t b = 0; b < blocks; ++b, s += 136) {
+    const int high = load16(s + 2);
+    std::memcpy(out.super_scale + 2 * b, s, 2);
+    for (int j = 0; j < 8; ++j) {
+      const int scale = (s[4 + j / 2] >> (4 * (j % 2)) & 15) | (high >> (2 * j) & 3) << 4;
+      out.scale[8 * b + j] = static_cast<uint8_t>(scale - 32);
+      look_up(s + 8 + 16 * j, NL4, out.data + SUPER * b + 32 * j);
+    }
+  }
+}
+
+// MXFP4, 17 bytes for 32: e u8 | qs[16].  y = 2^(e - 128) FP4[v]
+void mxfp4(const uint8_t* s, size_t blocks, const BlockArrays& out) {
+  for (size_t b = 0; b < blocks; ++b, s += 17) {
+    out.scale[b] = s[0];
+    look_up(s + 1, FP4, out.data + 32 * b);
+  }
+}
+
 constexpr WeightKind BF16 = WeightKind::BF16, I8 = WeightKind::I8, U4 = WeightKind::U4;
-// name, kind, elements, bytes, group, offset, two_level, has_bias, scale_signed, unpack
+constexpr ScaleCode F16 = ScaleCode::F16, TWO_U8 = ScaleCode::U8, TWO_I8 = ScaleCode::I8, E8M0 = ScaleCode::E8M0;
+// name, kind, elements, bytes, group, offset, scale, has_bias, unpack
 constexpr BlockFormat FORMATS[] = {
-    {"F32", BF16, 1, 4, 0, 0, false, false, false, f32},      {"F16", BF16, 1, 2, 0, 0, false, false, false, f16},
-    {"BF16", BF16, 1, 2, 0, 0, false, false, false, bf16},    {"Q4_0", U4, 32, 18, 32, 8, false, false, false, q4_0},
-    {"Q4_1", U4, 32, 20, 32, 0, false, true, false, q4_1},    {"Q5_0", I8, 32, 22, 32, 0, false, false, false, q5_0},
-    {"Q5_1", I8, 32, 24, 32, 0, false, true, false, q5_1},    {"Q8_0", I8, 32, 34, 32, 0, false, false, false, q8_0},
-    {"Q4_K", U4, 256, 144, 32, 0, true, true, false, q4_k},   {"Q5_K", I8, 256, 176, 32, 0, true, true, false, q5_k},
-    {"Q6_K", I8, 256, 210, 16, 0, true, false, true, q6_k},
+    {"F32", BF16, 1, 4, 0, 0, F16, false, f32},           {"F16", BF16, 1, 2, 0, 0, F16, false, f16},
+    {"BF16", BF16, 1, 2, 0, 0, F16, false, bf16},         {"Q4_0", U4, 32, 18, 32, 8, F16, false, q4_0},
+    {"Q4_1", U4, 32, 20, 32, 0, F16, true, q4_1},         {"Q5_0", I8, 32, 22, 32, 0, F16, false, q5_0},
+    {"Q5_1", I8, 32, 24, 32, 0, F16, true, q5_1},         {"Q8_0", I8, 32, 34, 32, 0, F16, false, q8_0},
+    {"Q2_K", U4, 256, 84, 16, 0, TWO_U8, true, q2_k},     {"Q3_K", U4, 256, 110, 16, 4, TWO_I8, false, q3_k},
+    {"Q4_K", U4, 256, 144, 32, 0, TWO_U8, true, q4_k},    {"Q5_K", I8, 256, 176, 32, 0, TWO_U8, true, q5_k},
+    {"Q6_K", I8, 256, 210, 16, 0, TWO_I8, false, q6_k},   {"TQ1_0", U4, 256, 54, 256, 1, F16, false, tq1_0},
+    {"TQ2_0", U4, 256, 66, 256, 1, F16, false, tq2_0},    {"IQ4_NL", I8, 32, 18, 32, 0, F16, false, iq4_nl},
+    {"IQ4_XS", I8, 256, 136, 32, 0, TWO_I8, false, iq4_xs}, {"MXFP4", I8, 32, 17, 32, 0, E8M0, false, mxfp4},
 };
 
 }  // namespace

@@ -14,19 +14,21 @@ struct BlockArrays {
   uint8_t *data, *scale, *bias, *super_scale, *super_bias;
 };
 
-// `elements` in `bytes` of a file. group, offset, two_level, has_bias, scale_signed: as in LogicalTensor.
+// `elements` in `bytes` of a file. group, offset, scale, has_bias (in the scale's code): as in LogicalTensor.
 // Float formats (group 0) are held as bf16, rounded to nearest even where they are wider.
 struct BlockFormat {
   const char* name;
   WeightKind kind;
   int elements, bytes, group, offset;
-  bool two_level, has_bias, scale_signed;
+  ScaleCode scale;
+  bool has_bias;
   void (*unpack)(const uint8_t* src, size_t blocks, const BlockArrays& out);
 
   // Bytes that one block takes in each part of BlockArrays.
   size_t data_bytes() const { return kind == WeightKind::U4 ? elements / 2 : kind == WeightKind::BF16 ? 2 * elements : elements; }
-  size_t scale_bytes() const { return group ? elements / group * (two_level ? 1 : 2) : 0; }
-  size_t super_bytes() const { return two_level ? 2 : 0; }
+  size_t scale_bytes() const { return group ? elements / group * octavo::scale_bytes(scale) : 0; }
+  size_t super_bytes() const { return two_level() ? 2 : 0; }
+  bool two_level() const { return is_two_level(scale); }
 };
 
 // Null for a name that is not a format.

@@ -31,17 +31,27 @@ uint16_t load16(const uint8_t* p) {
   return v;
 }
 
-// The scales of an i8 or u4 tensor, flat. Group g belongs to super group g * group / 256.
+// The scales of a grouped tensor, flat. Group g belongs to super group g * group / 256.
 struct Scales {
   const uint8_t *scale, *bias;
   const uint8_t *super_scale, *super_bias;
   size_t group;
-  bool scale_signed;
+  ScaleCode code;
+  BiasCode bias_code;
 
   float scale_of(size_t g) const {
-    if (!super_scale) return f16_to_f32(load16(scale + 2 * g));
-    const float factor = scale_signed ? static_cast<float>(static_cast<int8_t>(scale[g])) : scale[g];
+    if (code == ScaleCode::F16) return f16_to_f32(load16(scale + 2 * g));
+    if (code == ScaleCode::E8M0) return power_of_two(scale[g]);
+    if (code == ScaleCode::F32) {
+      float value;
+      std::memcpy(&value, scale + 4 * g, 4);
+      return value;
+    }
+    const float factor = code == ScaleCode::I8 ? static_cast<float>(static_cast<int8_t>(scale[g])) : scale[g];
     return f16_to_f32(load16(super_scale + 2 * (g * group / SUPER))) * factor;
+  }
+  int zero_of(size_t g) const {
+    return bias_code == BiasCode::ZERO ? static_cast<int16_t>(load16(bias + 2 * g)) : 0;
   }
   float bias_of(size_t g) const {
     if (!super_bias) return f16_to_f32(load16(bias + 2 * g));
@@ -53,10 +63,11 @@ template <class Element>
 void evaluate(size_t count, const Scales& s, int offset, Element element, float* out) {
   for (size_t g = 0; g < count / s.group; ++g) {
     const float scale = s.scale_of(g);
+    const int zero = offset + s.zero_of(g);
     float* to = out + g * s.group;
     const size_t first = g * s.group;
-    for (size_t i = 0; i < s.group; ++i) to[i] = scale * static_cast<float>(element(first + i) - offset);
-    if (s.bias) {
+    for (size_t i = 0; i < s.group; ++i) to[i] = scale * static_cast<float>(element(first + i) - zero);
+    if (s.bias_code == BiasCode::VALUE) {
       const float bias = s.bias_of(g);
       for (size_t i = 0; i < s.group; ++i) to[i] = to[i] + bias;
     }
@@ -123,18 +134,24 @@ void bind_floats(nb::module_& m) {
   });
 }
 
-void dequantize(bool four_bits, In data, In scale, std::optional<In> bias, std::optional<In> super_scale,
-                std::optional<In> super_bias, size_t group, int offset, bool scale_signed, Out out) {
+// The codes are those of linear.h.
+void dequantize(int kind, In data, In scale, std::optional<In> bias, std::optional<In> super_scale,
+                std::optional<In> super_bias, int scale_code, int bias_code, size_t group, int offset, Out out) {
   const size_t count = out.nbytes() / sizeof(float);
-  if (group == 0 || count % group || (super_scale && (SUPER % group || count % SUPER))) {
+  const auto code = static_cast<ScaleCode>(scale_code);
+  const bool four_bits = static_cast<WeightKind>(kind) == WeightKind::U4;
+  if (group == 0 || count % group || (is_two_level(code) && (SUPER % group || count % SUPER))) {
     throw std::invalid_argument("group does not divide the tensor");
   }
   need(data.nbytes(), four_bits ? count / 2 : count, "data");
-  const size_t groups = count / group, width = super_scale ? 1 : 2;
-  need(scale.nbytes(), groups * width, "scale");
+  const size_t groups = count / group, supers = is_two_level(code) ? count / SUPER * 2 : 0;
+  need(scale.nbytes(), groups * scale_bytes(code), "scale");
   const Scales s = {static_cast<const uint8_t*>(scale.data()), optional_bytes(bias, groups * (super_bias ? 1 : 2), "bias"),
-                    optional_bytes(super_scale, count / SUPER * 2, "super_scale"),
-                    optional_bytes(super_bias, count / SUPER * 2, "super_bias"), group, scale_signed};
+                    optional_bytes(super_scale, supers, "super_scale"), optional_bytes(super_bias, supers, "super_bias"),
+                    group, code, static_cast<BiasCode>(bias_code)};
+  if ((s.bias_code != BiasCode::NONE) != (s.bias != nullptr) || is_two_level(code) != (s.super_scale != nullptr)) {
+    throw std::invalid_argument("scales and their codes differ");
+  }
   auto* to = static_cast<float*>(out.data());
   const auto* from = static_cast<const uint8_t*>(data.data());
   nb::gil_scoped_release release;
@@ -175,9 +192,9 @@ void bind_convert(nb::module_& m) {
   m.def("unpack_blocks", &unpack_blocks, nb::arg("format"), nb::arg("src"), nb::arg("data"), nb::arg("scale") = nb::none(),
         nb::arg("bias") = nb::none(), nb::arg("super_scale") = nb::none(), nb::arg("super_bias") = nb::none());
   bind_floats(m);
-  m.def("dequantize", &dequantize, nb::arg("four_bits"), nb::arg("data"), nb::arg("scale"), nb::arg("bias").none(),
-        nb::arg("super_scale").none(), nb::arg("super_bias").none(), nb::arg("group"), nb::arg("offset"),
-        nb::arg("scale_signed"), nb::arg("out"));
+  m.def("dequantize", &dequantize, nb::arg("kind"), nb::arg("data"), nb::arg("scale"), nb::arg("bias").none(),
+        nb::arg("super_scale").none(), nb::arg("super_bias").none(), nb::arg("scale_code"), nb::arg("bias_code"),
+        nb::arg("group"), nb::arg("offset"), nb::arg("out"));
   m.def("gguf_strings", &strings, nb::arg("buffer"), nb::arg("offset"), nb::arg("count"));
 }
 

@@ -34,6 +34,22 @@ inline uint16_t f32_to_bf16(float x) {
   return static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
+// A whole number of at most 2,047, which f16 holds exactly.
+inline uint16_t whole_to_f16(int value) {
+  const unsigned size = value < 0 ? -value : value;
+  if (size == 0) return 0;
+  const int exponent = 31 - __builtin_clz(size);
+  return static_cast<uint16_t>((value < 0 ? 0x8000u : 0) | (exponent + 15u) << 10 | (size << (10 - exponent) & 0x3ffu));
+}
+
+// 2^(s - 128), exact.
+inline float power_of_two(uint8_t s) {
+  const uint32_t bits = s < 2 ? 0x00200000u << s : (s - 1u) << 23;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
 inline float bf16_to_f32(uint16_t h) {
   const uint32_t u = static_cast<uint32_t>(h) << 16;
   float value;

@@ -56,10 +56,12 @@ PanelGeometry checked_geometry(const LogicalTensor& t) {
     if (group != 16 && group % 32 && group != t.n)
       throw std::invalid_argument("linear: groups of " + std::to_string(group) + " columns are not supported");
     if (t.kind == WeightKind::U4 && t.n % 2) throw std::invalid_argument("linear: u4 with an odd number of columns");
-    if (t.super_scale && (SUPER_GROUP % group || t.n % SUPER_GROUP))
+    if (is_two_level(t.scale_code) && (SUPER_GROUP % group || t.n % SUPER_GROUP))
       throw std::invalid_argument("linear: two-level scales need whole blocks of 256 columns");
+    if (t.bias_code == BiasCode::VALUE && (t.scale_code == ScaleCode::F32 || t.scale_code == ScaleCode::E8M0))
+      throw std::invalid_argument("linear: these scales go with zero points alone");
   }
-  return panel_geometry(t.kind, t.n, t.group, t.super_scale != nullptr, t.bias != nullptr);
+  return panel_geometry(t.kind, t.n, t.group, t.scale_code, t.bias_code != BiasCode::NONE);
 }
 
 // Byte offset of an i8 within its block.
@@ -111,17 +113,27 @@ void pack_scales(const LogicalTensor& t, const void* from, int row0, int column,
     std::memcpy(to + c * width, (const uint8_t*)from + ((size_t)(row0 + c) * columns + column) * width, width);
 }
 
+// Zero points of one group, negated.
+void pack_zeros(const LogicalTensor& t, int row0, int column, int columns, uint8_t* to) {
+  const int rows = std::min(PANEL, t.m - row0);
+  for (int c = 0; c < rows; c++) {
+    const uint16_t bits = whole_to_f16(-((const int16_t*)t.bias)[(size_t)(row0 + c) * columns + column]);
+    std::memcpy(to + 2 * c, &bits, 2);
+  }
+}
+
 void pack_grouped(const LogicalTensor& t, const PanelGeometry& g, int row0, uint8_t* panel) {
-  const bool two_level = t.super_scale != nullptr, has_bias = t.bias != nullptr;
-  const int width = two_level ? 1 : 2, supers = t.n / SUPER_GROUP, rows = std::min(PANEL, t.m - row0);
+  const bool two_level = is_two_level(t.scale_code), has_bias = t.bias_code != BiasCode::NONE;
+  const int width = scale_bytes(t.scale_code), supers = t.n / SUPER_GROUP, rows = std::min(PANEL, t.m - row0);
   for (int i = 0; i < g.groups; i++) {
     const GroupParts<uint8_t> at = group_parts(g, has_bias, panel, i);
-    if (two_level && i % g.per_super == 0) {
-      pack_scales(t, t.super_scale, row0, i / g.per_super, supers, 2, at.super_scale);
-      if (has_bias) pack_scales(t, t.super_bias, row0, i / g.per_super, supers, 2, at.super_bias);
+    if (two_level && i % g.bundle == 0) {
+      pack_scales(t, t.super_scale, row0, i / g.bundle, supers, 2, at.super_scale);
+      if (has_bias) pack_scales(t, t.super_bias, row0, i / g.bundle, supers, 2, at.super_bias);
     }
     pack_scales(t, t.scale, row0, i, g.groups, width, at.scale);
-    if (has_bias) pack_scales(t, t.bias, row0, i, g.groups, width, at.bias);
+    if (t.bias_code == BiasCode::VALUE) pack_scales(t, t.bias, row0, i, g.groups, width, at.bias);
+    if (t.bias_code == BiasCode::ZERO) pack_zeros(t, row0, i, g.groups, at.bias);
     for (int b = 0; b < g.blocks; b++) {
       const int columns = std::min(2 * g.pairs, t.group - b * 2 * g.pairs), first = i * t.group + b * 2 * g.pairs;
       uint8_t* out = at.blocks + b * g.block_bytes;
@@ -175,16 +187,20 @@ void unpack_grouped(const PackedLinear& w, const uint8_t* panel, int c, float* o
   for (int i = 0; i < g.groups; i++) {
     const GroupParts<const uint8_t> at = group_parts(g, w.has_bias != 0, panel, i);
     float scale, bias = 0.0f;
-    if (w.two_level) {
-      scale = read_half(at.super_scale, c) * (w.scale_signed ? (float)(int8_t)at.scale[c] : (float)at.scale[c]);
+    int zero = w.offset;
+    if (is_two_level(w.scale_code)) {
+      const bool is_signed = w.scale_code == ScaleCode::I8;
+      scale = read_half(at.super_scale, c) * (is_signed ? (float)(int8_t)at.scale[c] : (float)at.scale[c]);
       if (at.bias) bias = read_half(at.super_bias, c) * (float)at.bias[c];
     } else {
-      scale = read_half(at.scale, c);
-      if (at.bias) bias = read_half(at.bias, c);
+      if (w.scale_code == ScaleCode::F32) std::memcpy(&scale, at.scale + 4 * c, 4);
+      else scale = w.scale_code == ScaleCode::F16 ? read_half(at.scale, c) : power_of_two(at.scale[c]);
+      if (w.bias_code == BiasCode::VALUE) bias = read_half(at.bias, c);
+      if (w.bias_code == BiasCode::ZERO) zero -= (int)read_half(at.bias, c);
     }
     for (int k = 0; k < w.group; k++) {
-      const float value = scale * (float)(stored_integer(w, g, at.blocks, c, k) - w.offset);
-      out[(size_t)i * w.group + k] = at.bias ? value + bias : value;
+      const float value = scale * (float)(stored_integer(w, g, at.blocks, c, k) - zero);
+      out[(size_t)i * w.group + k] = w.bias_code == BiasCode::VALUE ? value + bias : value;
     }
   }
 }
@@ -204,21 +220,22 @@ void describe_linear(const LogicalTensor& t, PackedLinear& out) {
   out.group = t.group;
   out.panels = (t.m + PANEL - 1) / PANEL;
   out.panel_bytes = g.panel_bytes;
-  out.two_level = is_grouped(t.kind) && t.super_scale != nullptr;
-  out.has_bias = is_grouped(t.kind) && t.bias != nullptr;
+  out.scale_code = is_grouped(t.kind) ? t.scale_code : ScaleCode::F16;
+  out.bias_code = is_grouped(t.kind) ? t.bias_code : BiasCode::NONE;
+  out.has_bias = out.bias_code != BiasCode::NONE;
   out.offset = is_grouped(t.kind) ? t.offset : 0;
-  out.scale_signed = t.scale_signed;
+}
+
+void pack_panel(const LogicalTensor& t, int p, uint8_t* panel) {
+  const PanelGeometry g = checked_geometry(t);
+  std::memset(panel, 0, g.panel_bytes);
+  if (is_grouped(t.kind)) pack_grouped(t, g, p * PANEL, panel);
+  else pack_floats(t, p * PANEL, panel);
 }
 
 void pack_linear(const LogicalTensor& t, PackedLinear& out) {
-  const PanelGeometry g = checked_geometry(t);
   describe_linear(t, out);
-  for (int p = 0; p < out.panels; p++) {
-    uint8_t* panel = out.data + (size_t)p * g.panel_bytes;
-    std::memset(panel, 0, g.panel_bytes);
-    if (is_grouped(t.kind)) pack_grouped(t, g, p * PANEL, panel);
-    else pack_floats(t, p * PANEL, panel);
-  }
+  for (int p = 0; p < out.panels; p++) pack_panel(t, p, out.data + (size_t)p * out.panel_bytes);
 }
 
 void unpack_row(const PackedLinear& w, int row, float* out) {

@@ -21,17 +21,28 @@ enum class WeightKind : int32_t { F32 = 0, BF16 = 1, I8 = 2, U4 = 3 };
 // AMX_MODEL: the AMX class with its tile instructions in software, for tests on machines without them.
 enum class Isa : int32_t { PORTABLE = 0, AVX2 = 1, AVX512 = 2, AMX = 3, AMX_MODEL = 4 };
 
+// How the scale of a group is stored. U8, I8: two-level, multipliers of one f16 per 256 columns. E8M0: 2^(s - 128).
+enum class ScaleCode : int32_t { F16 = 0, U8 = 1, I8 = 2, F32 = 3, E8M0 = 4 };
+// What a group adds. VALUE: a number in the code of the scale (f16, or u8 when two-level). ZERO: int16, subtracted from
+// the stored integers before they are scaled; in panels it stands negated, as f16.
+enum class BiasCode : int32_t { NONE = 0, VALUE = 1, ZERO = 2 };
+
+constexpr bool is_two_level(ScaleCode code) { return code == ScaleCode::U8 || code == ScaleCode::I8; }
+// Bytes of one scale.
+constexpr int scale_bytes(ScaleCode code) { return code == ScaleCode::F16 ? 2 : code == ScaleCode::F32 ? 4 : 1; }
+
 // A weight as it comes from disk (src/octavo/weights/kinds.py, Tensor). Pointers are borrowed for the call.
 struct LogicalTensor {
   WeightKind kind;
   int32_t m, n;               // [m, n]; a vector has m = 1
   int32_t group, offset;      // i8, u4 only
   const void* data;
-  const void* scale;          // f16 bits, or int8/uint8 multipliers when super_scale is set
-  const void* bias;           // may be null
-  const uint16_t* super_scale;  // may be null
-  const uint16_t* super_bias;   // may be null
-  int32_t scale_signed;       // two-level: scale is int8 (1) or uint8 (0)
+  const void* scale;
+  const void* bias;           // null without one
+  const uint16_t* super_scale;  // two-level alone
+  const uint16_t* super_bias;   // two-level with a bias alone
+  ScaleCode scale_code;
+  BiasCode bias_code;
 };
 
 // A weight matrix packed into panels. Owned by the session.
@@ -41,7 +52,9 @@ struct PackedLinear {
   int32_t panels;             // ceil(m / PANEL)
   size_t panel_bytes;         // scales included: one sequential stream a panel
   uint8_t* data;              // 64-byte aligned, panels * panel_bytes
-  int32_t two_level, has_bias, offset, scale_signed;
+  int32_t has_bias, offset;
+  ScaleCode scale_code;
+  BiasCode bias_code;
 };
 
 // What happens to the panel's f32 results. Chosen once per op.
@@ -76,6 +89,8 @@ size_t linear_scratch_bytes(int max_n, int max_rows);
 size_t packed_bytes(const LogicalTensor& t);               // size of PackedLinear::data
 void describe_linear(const LogicalTensor& t, PackedLinear& out);  // all but out.data
 void pack_linear(const LogicalTensor& t, PackedLinear& out);      // out.data is set by the caller first
+// Rows [PANEL p, PANEL p + PANEL) of the tensor as one panel.
+void pack_panel(const LogicalTensor& t, int p, uint8_t* panel);
 // Row `row` as f32, by the format's own formula (embedding lookup; tests). Width n.
 void unpack_row(const PackedLinear& w, int row, float* out);
 

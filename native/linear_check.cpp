@@ -29,10 +29,11 @@ uint16_t bf16_bits(float value) {
 struct Case {
   WeightKind kind;
   int m, n, group, offset;
-  bool two_level, bias;
+  ScaleCode scale;
+  BiasCode bias;
 };
 
-// A packed weight of noise. Half-precision scales between 2^-5 and 2^-4.
+// A packed weight of noise. Scales between 2^-5 and 2^-4, or below that much times 64.
 struct Sample {
   PackedLinear packed{};
   std::unique_ptr<uint8_t[]> owned;
@@ -57,7 +58,9 @@ struct Sample {
           out.push_back(0x28);
         }
       };
-      if (c.two_level) {
+      t.scale_code = c.scale;
+      t.bias_code = c.bias;
+      if (c.scale == ScaleCode::U8) {
         for (size_t i = 0; i < scales; i++) {
           scale.push_back(noise.byte() & 63);
           bias.push_back(noise.byte() & 63);
@@ -68,12 +71,18 @@ struct Sample {
         }
         t.super_scale = super_scale.data();
         t.super_bias = super_bias.data();
-      } else {
+      } else if (c.scale == ScaleCode::F16) {
         halves(scale, scales);
         halves(bias, scales);
+      } else {
+        for (size_t i = 0; i < scales; i++) {
+          if (c.scale == ScaleCode::E8M0) scale.push_back(120 + noise.byte() % 8);
+          else scale.insert(scale.end(), {noise.byte(), noise.byte(), noise.byte(), 0x3D});
+          bias.insert(bias.end(), {(uint8_t)(noise.byte() & 15), 0});
+        }
       }
       t.scale = scale.data();
-      t.bias = c.bias ? bias.data() : nullptr;
+      t.bias = bias.data();
     }
     const size_t bytes = packed_bytes(t);
     owned = std::make_unique<uint8_t[]>(bytes + 64);
@@ -152,10 +161,15 @@ bool check_records(Isa isa, const Case& c, ActKind kind, Noise& noise) {
 
 bool passes(Isa isa) {
   static const Case CASES[] = {
-      {WeightKind::BF16, 40, 104, 0, 0, false, false}, {WeightKind::I8, 40, 96, 32, 0, false, false},
-      {WeightKind::I8, 33, 256, 16, 0, true, false},   {WeightKind::U4, 40, 96, 32, 8, false, false},
-      {WeightKind::U4, 40, 96, 32, 0, false, true},    {WeightKind::U4, 33, 256, 32, 0, true, true},
-      {WeightKind::U4, 40, 256, 128, 8, false, false},
+      {WeightKind::BF16, 40, 104, 0, 0, ScaleCode::F16, BiasCode::NONE},
+      {WeightKind::I8, 40, 96, 32, 0, ScaleCode::F16, BiasCode::NONE},
+      {WeightKind::I8, 33, 256, 16, 0, ScaleCode::U8, BiasCode::NONE},
+      {WeightKind::U4, 40, 96, 32, 8, ScaleCode::F16, BiasCode::NONE},
+      {WeightKind::U4, 40, 96, 32, 0, ScaleCode::F16, BiasCode::VALUE},
+      {WeightKind::U4, 33, 256, 32, 0, ScaleCode::U8, BiasCode::VALUE},
+      {WeightKind::U4, 40, 256, 128, 8, ScaleCode::F16, BiasCode::NONE},
+      {WeightKind::U4, 40, 192, 64, 0, ScaleCode::F32, BiasCode::ZERO},
+      {WeightKind::I8, 40, 96, 32, 0, ScaleCode::E8M0, BiasCode::NONE},
   };
   const FlushDenormals flush;
   Noise noise;

@@ -8,7 +8,8 @@
 //                                                   16 + 4 j the odd one: as bytes, low nibbles before high, the same order
 //   f32   [column][channel] float, no blocks
 // Groups of 16 columns have blocks of 8 pairs. Expanded blocks of i8 and u4 are laid out as bf16. i8 and u4 carry their scales in the stream:
-//   f16        per group [scale 64 B][bias 64 B, if any][blocks]
+//   f16, f32   per group [scale 64 or 128 B][bias 64 B, if any][blocks]
+//   e8m0       per two groups [scale 32 B a group][blocks of both]; the last one may stand alone
 //   two-level  per 256 columns [super scale 64 B][super bias 64 B, if any][scale 32 B a group][bias 32 B a group, if any]
 //              [blocks of all its groups]
 // Internal linkage throughout: this header is also compiled once per instruction-set class.
@@ -24,15 +25,17 @@ struct PanelGeometry {
   int groups;           // groups of columns (1 for bf16 and f32)
   int pairs;            // column pairs of one block: 16, or 8 for groups of 16
   int blocks;           // blocks of one group
-  int per_super;        // groups under one super scale; 0 when not two-level
+  int bundle;           // groups whose scales stand together; 0 when each has its own before its blocks
+  size_t super_bytes;   // of super scales before those
   size_t block_bytes;   // as stored
-  size_t group_stride;  // distance of groups (f16) or of superblocks (two-level)
+  size_t scale_bytes;   // of one group
+  size_t group_stride;  // distance of groups, or of bundles
   size_t panel_bytes;
 };
 
 static inline bool is_grouped(WeightKind kind) { return kind == WeightKind::I8 || kind == WeightKind::U4; }
 
-static inline PanelGeometry panel_geometry(WeightKind kind, int n, int group, bool two_level, bool has_bias) {
+static inline PanelGeometry panel_geometry(WeightKind kind, int n, int group, ScaleCode code, bool has_bias) {
   PanelGeometry g{};
   const size_t sides = has_bias ? 2 : 1;
   if (!is_grouped(kind)) {
@@ -49,23 +52,29 @@ static inline PanelGeometry panel_geometry(WeightKind kind, int n, int group, bo
   g.pairs = group == 16 ? 8 : 16;
   g.blocks = (group + 31) / 32;
   g.block_bytes = (size_t)g.pairs * (kind == WeightKind::I8 ? 64 : 32);
+  g.scale_bytes = (size_t)PANEL * scale_bytes(code);
   const size_t data = g.blocks * g.block_bytes;
-  if (two_level) {
-    g.per_super = SUPER_GROUP / group;
-    g.group_stride = sides * 64 + g.per_super * (sides * PANEL + data);
+  if (is_two_level(code)) {
+    g.bundle = SUPER_GROUP / group;
+    g.super_bytes = sides * 64;
+    g.group_stride = g.super_bytes + g.bundle * (sides * PANEL + data);
     g.panel_bytes = (size_t)(n / SUPER_GROUP) * g.group_stride;
+  } else if (code == ScaleCode::E8M0) {
+    g.bundle = 2;
+    g.group_stride = 2 * (PANEL + data);
+    g.panel_bytes = g.groups / 2 * g.group_stride + (g.groups % 2 ? 2 * PANEL + data : 0);
   } else {
-    g.group_stride = sides * 64 + data;
+    g.group_stride = g.scale_bytes + (has_bias ? 64 : 0) + data;
     g.panel_bytes = g.groups * g.group_stride;
   }
   return g;
 }
 
 static inline PanelGeometry panel_geometry(const PackedLinear& w) {
-  return panel_geometry(w.kind, w.n, w.group, w.two_level != 0, w.has_bias != 0);
+  return panel_geometry(w.kind, w.n, w.group, w.scale_code, w.has_bias != 0);
 }
 
-// Where the parts of one group lie. super_* are null unless two-level, bias null unless there is one.
+// Where the parts of one group lie. super_* are null unless two-level, bias null unless there is one (ZERO: f16).
 template <class Byte>
 struct GroupParts {
   Byte *super_scale, *super_bias, *scale, *bias, *blocks;
@@ -74,21 +83,20 @@ struct GroupParts {
 template <class Byte>
 static inline GroupParts<Byte> group_parts(const PanelGeometry& g, bool has_bias, Byte* panel, int group) {
   GroupParts<Byte> at{};
-  const size_t sides = has_bias ? 2 : 1;
-  if (g.per_super) {
-    Byte* base = panel + (size_t)(group / g.per_super) * g.group_stride;
-    const int j = group % g.per_super;
-    at.super_scale = base;
-    at.super_bias = has_bias ? base + 64 : nullptr;
-    base += sides * 64;
+  if (g.bundle) {
+    Byte* base = panel + (size_t)(group / g.bundle) * g.group_stride;
+    const int j = group % g.bundle;
+    at.super_scale = g.super_bytes ? base : nullptr;
+    at.super_bias = g.super_bytes && has_bias ? base + 64 : nullptr;
+    base += g.super_bytes;
     at.scale = base + (size_t)j * PANEL;
-    at.bias = has_bias ? at.scale + (size_t)g.per_super * PANEL : nullptr;
-    at.blocks = base + sides * g.per_super * PANEL + (size_t)j * g.blocks * g.block_bytes;
+    at.bias = has_bias ? at.scale + (size_t)g.bundle * PANEL : nullptr;
+    at.blocks = base + (has_bias ? 2 : 1) * g.bundle * PANEL + (size_t)j * g.blocks * g.block_bytes;
     return at;
   }
   at.scale = panel + (size_t)group * g.group_stride;
-  at.bias = has_bias ? at.scale + 64 : nullptr;
-  at.blocks = at.scale + sides * 64;
+  at.bias = has_bias ? at.scale + g.scale_bytes : nullptr;
+  at.blocks = at.scale + g.scale_bytes + (has_bias ? 64 : 0);
   return at;
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <stdexcept>
+#include <tuple>
 
 #include "pool.h"
 
@@ -41,14 +42,8 @@ LogicalTensor logical(const BlockFormat& f, int32_t m, int32_t n, const BlockArr
           parts.bias,
           reinterpret_cast<const uint16_t*>(parts.super_scale),
           reinterpret_cast<const uint16_t*>(parts.super_bias),
-          f.scale_signed};
-}
-
-// A tensor of the format without data, for what only asks which parts there are.
-LogicalTensor like(const BlockFormat& f, int32_t m, int32_t n) {
-  static uint8_t some[8];
-  return logical(f, m, n, {some, f.group ? some : nullptr, f.has_bias ? some : nullptr, f.two_level ? some : nullptr,
-                           f.two_level && f.has_bias ? some : nullptr});
+          f.scale,
+          f.has_bias ? BiasCode::VALUE : BiasCode::NONE};
 }
 
 // Where the parts of some blocks begin within one buffer, and what they take together.
@@ -66,7 +61,7 @@ struct Places {
 
   BlockArrays in(uint8_t* buffer, const BlockFormat& f) const {
     return {buffer, f.group ? buffer + scale : nullptr, f.has_bias ? buffer + bias : nullptr,
-            f.two_level ? buffer + super_scale : nullptr, f.two_level && f.has_bias ? buffer + super_bias : nullptr};
+            f.two_level() ? buffer + super_scale : nullptr, f.two_level() && f.has_bias ? buffer + super_bias : nullptr};
   }
 };
 
@@ -79,11 +74,25 @@ BlockArrays advanced(const BlockArrays& a, const BlockFormat& f, size_t first) {
 
 }  // namespace
 
-void WeightStore::add_matrix(const std::string& name, const LogicalTensor& tensor) {
+void WeightStore::make_room(const std::string& name, const LogicalTensor& like) {
   HeldWeight held;
-  held.matrix.data = pieces_.take(packed_bytes(tensor));
-  pack_linear(tensor, held.matrix);
+  held.matrix.data = pieces_.take(packed_bytes(like));
+  describe_linear(like, held.matrix);
   held_[name] = held;
+}
+
+void WeightStore::fill(const std::string& name, const LogicalTensor& rows, int32_t first) {
+  const PackedLinear& whole = held_.at(name).matrix;
+  PackedLinear part{};
+  describe_linear(rows, part);
+  const auto like = [](const PackedLinear& w) {
+    return std::make_tuple(w.kind, w.n, w.group, w.offset, w.scale_code, w.bias_code);
+  };
+  if (like(part) != like(whole) || first < 0 || first + part.panels > whole.panels)
+    throw std::invalid_argument("rows that do not fit the weight");
+  share(threads_, part.panels, [&](int, int32_t p) {
+    pack_panel(rows, p, whole.data + (size_t)(first + p) * whole.panel_bytes);
+  });
 }
 
 void WeightStore::add_vector(const std::string& name, const float* data, int32_t length) {
@@ -94,11 +103,7 @@ void WeightStore::add_vector(const std::string& name, const float* data, int32_t
 
 void WeightStore::reserve(const std::string& name, const StoredMatrix& s) {
   if (s.n % s.format->elements) throw std::invalid_argument("rows are not whole blocks");
-  const LogicalTensor tensor = like(*s.format, s.m, s.n);
-  HeldWeight held;
-  held.matrix.data = pieces_.take(packed_bytes(tensor));
-  describe_linear(tensor, held.matrix);
-  held_[name] = held;
+  make_room(name, logical(*s.format, s.m, s.n, {}));
 }
 
 void WeightStore::pack(const std::string& name, const StoredMatrix& s, int32_t begin, int32_t end) {
@@ -117,9 +122,7 @@ void WeightStore::pack(const std::string& name, const StoredMatrix& s, int32_t b
     } else {
       f.unpack(s.data + row0 * row_bytes, rows * row_blocks, parts);
     }
-    PackedLinear panel{};
-    panel.data = whole.data + (begin + item) * whole.panel_bytes;
-    pack_linear(logical(f, rows, s.n, parts), panel);
+    pack_panel(logical(f, rows, s.n, parts), 0, whole.data + (begin + item) * whole.panel_bytes);
   });
 }
 

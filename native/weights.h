@@ -36,7 +36,10 @@ class WeightStore {
   explicit WeightStore(int32_t threads) : threads_(threads), scratch_(threads) {}
   WeightStore(const WeightStore&) = delete;
 
-  void add_matrix(const std::string& name, const LogicalTensor& tensor);
+  // Room for a matrix, of `like` all but the data; then panels from `first` on, whose rows are the tensor's, in any
+  // number of calls.
+  void make_room(const std::string& name, const LogicalTensor& like);
+  void fill(const std::string& name, const LogicalTensor& rows, int32_t first);
   void add_vector(const std::string& name, const float* data, int32_t length);
 
   // Room for a matrix whose panels [begin, end) are then packed by all threads, in any number of calls, from any part of
@@ -46,7 +49,7 @@ class WeightStore {
   // Gives back what packing needed.
   void packed();
 
-  // A weight that lies packed in memory which outlives the session. `like` has no data; its parts are null or not.
+  // A weight that lies packed in memory which outlives the session. `like` has no data.
   // Throws std::invalid_argument when such a weight takes another number of bytes.
   void borrow_matrix(const std::string& name, const LogicalTensor& like, uint8_t* data, size_t bytes);
   void borrow_vector(const std::string& name, const float* data, int32_t length);

@@ -41,17 +41,27 @@ struct GroupScale {
   vf scale[VECTORS], bias[VECTORS];
 };
 
+// 2^(s - 128); what is below the normal numbers is zero, as everywhere in kernels.
+OCTAVO_INLINE vf v_load_power(const uint8_t* s) {
+  return v_scale2(v_set1(1.0f), v_sub(v_max(v_load_u8(s), v_set1(1.0f)), v_set1(128.0f)));
+}
+
 OCTAVO_INLINE void load_scale(const PackedLinear& w, const GroupParts<const uint8_t>& at, GroupScale& out) {
 #pragma GCC unroll 8
   for (int v = 0; v < VECTORS; v++) {
     const int c = v * VW;
-    if (w.two_level) {
-      const vf s = w.scale_signed ? v_load_i8(at.scale + c) : v_load_u8(at.scale + c);
+    if (is_two_level(w.scale_code)) {
+      const vf s = w.scale_code == ScaleCode::I8 ? v_load_i8(at.scale + c) : v_load_u8(at.scale + c);
       out.scale[v] = v_mul(v_load_f16((const uint16_t*)at.super_scale + c), s);
       if (at.bias) out.bias[v] = v_mul(v_load_f16((const uint16_t*)at.super_bias + c), v_load_u8(at.bias + c));
-    } else {
-      out.scale[v] = v_load_f16((const uint16_t*)at.scale + c);
-      if (at.bias) out.bias[v] = v_load_f16((const uint16_t*)at.bias + c);
+      continue;
+    }
+    if (w.scale_code == ScaleCode::F16) out.scale[v] = v_load_f16((const uint16_t*)at.scale + c);
+    else if (w.scale_code == ScaleCode::F32) out.scale[v] = v_load((const float*)at.scale + c);
+    else out.scale[v] = v_load_power(at.scale + c);
+    if (at.bias) {
+      const vf bias = v_load_f16((const uint16_t*)at.bias + c);
+      out.bias[v] = w.bias_code == BiasCode::ZERO ? v_mul(out.scale[v], bias) : bias;
     }
   }
 }

@@ -20,6 +20,7 @@ AVAILABLE = [
 ]
 CANONICAL = [name for name in AVAILABLE if name != "avx512"]
 KINDS = {"f32": 0, "bf16": 1, "i8": 2, "u4": 3}
+CODES = ["f16", "u8", "i8", "f32", "e8m0"]  # of scales; u8 and i8 are two-level
 STORE, ADD, GLU = 0, 1, 2
 BF16, I15, I8G32, I15G32 = range(4)
 ROWS = (1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 64)
@@ -47,9 +48,9 @@ class Weight:
     n: int
     group: int = 0
     offset: int = 0
-    two_level: bool = False
+    scale: str = "f16"
     biased: bool = False
-    signed: bool = False
+    zero: bool = False
     seed: int = 0
     values: np.ndarray = field(init=False)
     file_bytes: int = field(init=False)
@@ -68,7 +69,8 @@ class Weight:
             data = self._grouped(rng, arrays)
         self.file_bytes = data.nbytes + sum(a.nbytes for a in arrays.values() if a is not None)
         args = (KINDS[self.kind], m, n, self.group, self.offset, address(data))
-        self.packed = native.linear_pack(*args, *(address(a) for a in arrays.values()), self.signed)
+        codes = (CODES.index(self.scale), 2 if self.zero else int(self.biased))
+        self.packed = native.linear_pack(*args, *(address(a) for a in arrays.values()), *codes)
 
     def _grouped(self, rng: np.random.Generator, arrays: dict[str, np.ndarray | None]) -> np.ndarray:
         m, n, groups = self.m, self.n, self.n // self.group
@@ -80,8 +82,8 @@ class Weight:
             data = np.ascontiguousarray(nibbles[:, 0::2] | nibbles[:, 1::2] << 4)
             q = nibbles.astype(np.float32)
         half = lambda shape: (rng.uniform(0.01, 0.05, shape) * rng.choice([-1, 1], shape)).astype(np.float16)  # noqa: E731
-        if self.two_level:
-            low, high, dtype = (-32, 32, np.int8) if self.signed else (0, 64, np.uint8)
+        if self.scale in ("u8", "i8"):
+            low, high, dtype = (-32, 32, np.int8) if self.scale == "i8" else (0, 64, np.uint8)
             scales, supers = rng.integers(low, high, (m, groups)).astype(dtype), half((m, n // 256))
             biases, super_biases = rng.integers(0, 64, (m, groups)).astype(np.uint8), half((m, n // 256))
             spread = 256 // self.group
@@ -92,9 +94,18 @@ class Weight:
                 arrays |= {"bias": biases, "super_bias": super_biases}
         else:
             arrays["scale"], halves = half((m, groups)), half((m, groups))
+            if self.scale == "f32":
+                arrays["scale"] = rng.uniform(0.01, 0.05, (m, groups)).astype(np.float32)
+            if self.scale == "e8m0":
+                arrays["scale"] = rng.integers(120, 126, (m, groups)).astype(np.uint8)
             scale, bias = arrays["scale"].astype(np.float32), halves.astype(np.float32)
+            if self.scale == "e8m0":
+                scale = np.float32(2) ** (scale - 128)
             if self.biased:
                 arrays["bias"] = halves
+        if self.zero:
+            arrays["bias"] = rng.integers(-20, 20, (m, groups)).astype(np.int16)
+            q = q - np.repeat(arrays["bias"], self.group, 1)
         self.values = np.repeat(scale, self.group, 1) * (q - np.float32(self.offset))
         if self.biased:
             self.values = self.values + np.repeat(bias, self.group, 1)
@@ -136,19 +147,24 @@ SCHEMES = {
     "q8_0": {"kind": "i8", "group": 32},
     "i8-bias": {"kind": "i8", "group": 32, "biased": True},
     "i8-16-offset": {"kind": "i8", "group": 16, "offset": 3},
-    "q6_k": {"kind": "i8", "group": 16, "two_level": True, "signed": True},
-    "q5_k": {"kind": "i8", "group": 32, "two_level": True, "biased": True},
+    "q6_k": {"kind": "i8", "group": 16, "scale": "i8"},
+    "q5_k": {"kind": "i8", "group": 32, "scale": "u8", "biased": True},
     "q4_0": {"kind": "u4", "group": 32, "offset": 8},
     "q4_1": {"kind": "u4", "group": 32, "biased": True},
     "u4-16": {"kind": "u4", "group": 16, "offset": 8},
     "u4-64": {"kind": "u4", "group": 64, "biased": True},
     "u4-128": {"kind": "u4", "group": 128, "offset": 8},
-    "q4_k": {"kind": "u4", "group": 32, "two_level": True, "biased": True},
+    "u4-zero": {"kind": "u4", "group": 64, "zero": True},
+    "u4-f32-zero": {"kind": "u4", "group": 32, "scale": "f32", "zero": True},
+    "i8-f32": {"kind": "i8", "group": 128, "scale": "f32"},
+    "i8-e8m0": {"kind": "i8", "group": 32, "scale": "e8m0"},
+    "q2_k": {"kind": "u4", "group": 16, "scale": "u8", "biased": True},
+    "q4_k": {"kind": "u4", "group": 32, "scale": "u8", "biased": True},
 }
 
 
 def columns_of(scheme: str, wide: bool) -> int:
-    base = 256 if SCHEMES[scheme].get("two_level") else SCHEMES[scheme].get("group", 0) or 35
+    base = 256 if SCHEMES[scheme].get("scale") in ("u8", "i8") else SCHEMES[scheme].get("group", 0) or 35
     return base * (5 if wide else 1)
 
 
@@ -258,7 +274,7 @@ def test_glu_saturates_and_rounds_to_even(isa: str) -> None:
     eye, one = np.eye(32, dtype=np.float32), np.zeros((32, 32), np.float32)
     one[:, 31] = 1
     for weight, values in ((gate, eye), (up, one)):
-        weight.packed = native.linear_pack(0, 32, 32, 0, 0, address(values), 0, 0, 0, 0, False)
+        weight.packed = native.linear_pack(0, 32, 32, 0, 0, address(values), 0, 0, 0, 0, 0, 0)
     chosen = np.array([-1e30, -200, -90, -88, -20, -1, -1e-3, 0, 1e-3, 1, 20, 88, 90, 200, 1e30], np.float32)
     x = np.zeros((16, 32), np.uint16)
     x[0, : chosen.size], x[0, 31] = to_bf16(chosen), to_bf16(np.float32([1]))[0]
@@ -294,4 +310,4 @@ def test_self_check_passes(isa: str) -> None:
 def test_impossible_groups_are_refused(n: int, group: int, words: str) -> None:
     data = np.zeros((32, n), np.int8)
     with pytest.raises(ValueError, match=words):
-        native.linear_pack(KINDS["i8"], 32, n, group, 0, address(data), 0, 0, 0, 0, False)
+        native.linear_pack(KINDS["i8"], 32, n, group, 0, address(data), 0, 0, 0, 0, 0, 0)

@@ -145,7 +145,7 @@ def test_extremes_do_not_overflow(kind: int, n: int, isa: str) -> None:
         stored = np.full((33, n), q, np.int8) if name == "i8" else np.full((33, n // 2), q * 17, np.uint8)
         scale = np.full((33, n // group), 1, np.float16)
         args = (0 if name == "f32" else {"i8": 2, "u4": 3}[name], 33, n, group, offset, address(stored))
-        weight.packed = native.linear_pack(*args, address(scale), 0, 0, 0, False)
+        weight.packed = native.linear_pack(*args, address(scale), 0, 0, 0, 0, 0)
         for sign in (1, -1):
             rows = quantized(isa, kind, np.full((5, n), sign, np.float32))
             want = values(kind, rows, n).sum(1) * (q - offset)
@@ -158,7 +158,7 @@ def test_denormal_scales_are_zero_or_exact(isa: str) -> None:
     """Half-precision denormals are float32 numbers; a NaN of the activations reaches every output."""
     weight = Weight("i8", 33, 64, group=32)
     stored, scale = np.full((33, 64), 5, np.int8), np.full((33, 2), 2.0**-24, np.float16)
-    weight.packed = native.linear_pack(2, 33, 64, 32, 0, address(stored), address(scale), 0, 0, 0, False)
+    weight.packed = native.linear_pack(2, 33, 64, 32, 0, address(stored), address(scale), 0, 0, 0, 0, 0)
     x = np.ones((2, 64), np.float32)
     x[1, 3] = np.nan
     got = run(isa, weight, quantized(isa, I15, x), 2, kind=I15)

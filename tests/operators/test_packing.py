@@ -7,8 +7,9 @@ import gguf
 import numpy as np
 import pytest
 
-from octavo.backends.native.executor import PANEL, WEIGHT_KINDS
+from octavo.backends.native.executor import PANEL
 from octavo.types import digest
+from octavo.weights.kinds import KIND_NUMBERS
 from octavo.weights.prepare import prepare
 from octavo.weights.schemes import SCHEMES
 
@@ -29,12 +30,12 @@ def blocks(name: str, rows: int) -> np.ndarray:
 
 def whole(tensor) -> tuple[list[int], bytes]:
     weights = store()
-    arrays = (tensor.data, tensor.scale, tensor.bias, tensor.super_scale, tensor.super_bias)
-    held = [None if array is None else np.ascontiguousarray(array) for array in arrays]
-    signed = tensor.two_level and tensor.scale.dtype == np.int8
+    held = [None if array is None else np.ascontiguousarray(array) for array in tensor.arrays]
     addresses = [0 if array is None else array.ctypes.data for array in held]
-    kind = WEIGHT_KINDS[tensor.kind]
-    weights.add_matrix("w", kind, *tensor.shape, tensor.group, tensor.offset, signed, *addresses)
+    codes = (tensor.group, tensor.offset, tensor.scale_code, tensor.bias_code)
+    shape = [KIND_NUMBERS[tensor.kind], *tensor.shape, *codes]
+    weights.make_room("w", shape)
+    weights.fill("w", 0, shape, *addresses)
     return (list(weights.shape("w")), weights.data("w").tobytes())
 
 

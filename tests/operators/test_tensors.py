@@ -1,5 +1,7 @@
 """The reference's unpacking of logical weights equals the native one bit for bit, for every kind and scale code."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -48,3 +50,22 @@ def test_floats():
     bf16, f32 = Tensor("bf16", (3, 8), bits), Tensor("f32", (8,), rng.standard_normal(8, dtype=np.float32))
     assert np.array_equal(to_float(bf16).numpy().view(np.uint32), bits.astype(np.uint32) << 16)
     assert np.array_equal(to_float(f32).numpy(), f32.data)
+
+
+@pytest.mark.parametrize("kind", ["u4", "i8"])
+@pytest.mark.parametrize("code", ["f16", "f32", "e8m0"])
+@pytest.mark.parametrize("zeros", [True, False])
+def test_scales_with_zero_points(kind, code, zeros):
+    rng, plain = np.random.default_rng(3), tensor(kind, 64, bias=False)
+    scale = {
+        "f16": half(rng, ROWS, 8),
+        "f32": rng.standard_normal((ROWS, 8), dtype=np.float32),
+        "e8m0": np.append(np.arange(100, 138), [0, 255]).astype(np.uint8).reshape(ROWS, 8),
+    }[code]
+    zero = rng.integers(-128, 257, (ROWS, 8)).astype(np.int16) if zeros else None
+    held = replace(plain, scale=scale, zero=zero)
+    got = to_float(held).numpy()
+    assert np.array_equal(got, dequantize(held))
+    assert np.isfinite(got[:4]).all() and got.any()
+    if zeros:
+        assert not np.array_equal(got, dequantize(replace(held, zero=zero + 1)))

@@ -7,7 +7,10 @@ import numpy as np
 
 TYPES = {
     name: getattr(gguf.GGMLQuantizationType, name)
-    for name in ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+    for name in (
+        *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+        *("IQ4_NL", "IQ4_XS", "MXFP4", "TQ1_0", "TQ2_0"),
+    )
 }
 
 

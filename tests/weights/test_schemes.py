@@ -11,7 +11,11 @@ from octavo.weights.checkpoint import open_checkpoint
 from octavo.weights.kinds import Tensor, dequantize
 from octavo.weights.schemes import SCHEMES
 
-QUANTIZED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+KINDS = {
+    **dict.fromkeys(("Q4_0", "Q4_1", "Q2_K", "Q3_K", "Q4_K", "TQ1_0", "TQ2_0"), "u4"),
+    **dict.fromkeys(("Q5_0", "Q5_1", "Q8_0", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"), "i8"),
+}
+QUANTIZED = list(KINDS)
 ROWS, COLUMNS = 24, 768
 
 
@@ -35,7 +39,7 @@ def test_any_bits_unpack_without_loss(name):
     assert np.isfinite(want).mean() > 0.5
     assert same_bits(dequantize(tensor), want)
     assert tensor.nbytes == scheme.bytes_as(scheme.kind, (ROWS, COLUMNS))
-    assert tensor.kind == scheme.kind == ("u4" if name.startswith("Q4") else "i8")
+    assert tensor.kind == scheme.kind == KINDS[name]
 
 
 @pytest.mark.parametrize("name", QUANTIZED)

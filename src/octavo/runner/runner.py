@@ -279,8 +279,7 @@ class WeightSource:
             if own is None:
                 fields += [name, self._sources[name], self._checkpoint.kind_of(self._sources[name]), repr(weight.prep)]
                 continue
-            arrays = (own.data, own.scale, own.bias, own.super_scale, own.super_bias)
-            parts = [b"" if array is None else array.tobytes() for array in arrays]
+            parts = [b"" if array is None else array.tobytes() for array in own.arrays]
             fields += [name, own.kind, own.group, own.offset, *parts]
         return digest(*fields)
 

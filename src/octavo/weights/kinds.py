@@ -2,20 +2,24 @@
 
     f32   data float32 [shape]
     bf16  data uint16 [shape], the bits
-    i8    data int8 [m, n]              value = scale * (q - offset) + bias, scale and bias per group of columns
+    i8    data int8 [m, n]              value = scale * (q - offset - zero) + bias, each per group of columns
     u4    data uint8 [m, n / 2]         element 2j in the low nibble of byte j, 2j + 1 in the high one; same formula
 
 Scale codes of i8 and u4 (G = n / group columns of scales):
     f16        scale uint16 [m, G] holds float16 bits; bias likewise, or None
+    f32        scale float32 [m, G]; no bias
+    e8m0       scale uint8 [m, G]: 2^(scale - 128); no bias
     two-level  scale int8 or uint8 [m, G] times super_scale (float16 bits) [m, n / 256];
                bias uint8 [m, G] times super_bias (float16 bits) [m, n / 256], or None
-Arithmetic of the formula: float32, product rounded, then sum. It equals the format's own rule to the bit.
+zero: int16 [m, G], or None; in place of a bias. Arithmetic of the formula: q - offset - zero in whole numbers, then
+float32, product rounded, then sum. It equals the format's own rule to the bit.
 numpy moves bytes here; it computes no value.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +27,10 @@ import numpy as np
 from octavo import _native
 
 Kind = Literal["f32", "bf16", "i8", "u4"]
+KIND_NUMBERS: dict[str, int] = {"f32": 0, "bf16": 1, "i8": 2, "u4": 3}  # native/linear.h, WeightKind
 SUPER_GROUP = 256
+F16_SCALE, U8_SCALE, I8_SCALE, F32_SCALE, E8M0_SCALE = range(5)  # ScaleCode there
+NO_BIAS, VALUE_BIAS, ZERO_BIAS = range(3)  # BiasCode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,15 +46,35 @@ class Tensor:
     bias: Any = None
     super_scale: Any = None
     super_bias: Any = None
+    zero: Any = None
 
     @property
-    def two_level(self) -> bool:
-        return self.super_scale is not None
+    def scale_code(self) -> int:
+        if self.super_scale is not None:
+            return I8_SCALE if self.scale.dtype == np.int8 else U8_SCALE
+        if self.scale is None or self.scale.dtype == np.uint16:
+            return F16_SCALE
+        return F32_SCALE if self.scale.dtype == np.float32 else E8M0_SCALE
+
+    @property
+    def bias_code(self) -> int:
+        return VALUE_BIAS if self.bias is not None else ZERO_BIAS if self.zero is not None else NO_BIAS
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """data, scale, bias or zero, super_scale, super_bias: None where it has no such part."""
+        bias = self.bias if self.zero is None else self.zero
+        return (self.data, self.scale, bias, self.super_scale, self.super_bias)
 
     @property
     def nbytes(self) -> int:
-        arrays = (self.data, self.scale, self.bias, self.super_scale, self.super_bias)
-        return sum(array.nbytes for array in arrays if array is not None)
+        return sum(array.nbytes for array in self.arrays if array is not None)
+
+    def moved(self, move: Callable[[Any], Any]) -> Tensor:
+        """With `move` applied to every array, whose rows stand alike."""
+        names = ("data", "scale", "bias", "super_scale", "super_bias", "zero")
+        held = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: move(array) for name, array in held.items() if array is not None})
 
 
 def dequantize(tensor: Tensor) -> Any:
@@ -58,16 +85,6 @@ def dequantize(tensor: Tensor) -> Any:
     if tensor.kind == "bf16":
         _native.bf16_to_f32(tensor.data.reshape(-1).view(np.uint8), out)
         return out
-    _native.dequantize(
-        tensor.kind == "u4",
-        tensor.data,
-        tensor.scale,
-        tensor.bias,
-        tensor.super_scale,
-        tensor.super_bias,
-        tensor.group,
-        tensor.offset,
-        tensor.scale.dtype == np.int8,
-        out,
-    )
+    codes = (tensor.scale_code, tensor.bias_code, tensor.group, tensor.offset)
+    _native.dequantize(KIND_NUMBERS[tensor.kind], *tensor.arrays, *codes, out)
     return out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from octavo.errors import ConfigError
@@ -27,19 +26,10 @@ def unpermute_rope(tensor: Tensor, heads: int) -> Tensor:
         raise ConfigError(f"{rows} rows are not {heads} heads of pairs", param="num_attention_heads")
 
     def move(array: Any) -> Any:
-        if array is None:
-            return None
         pairs = array.reshape(heads, rows // heads // 2, 2, *array.shape[1:])
         return pairs.swapaxes(1, 2).reshape(array.shape)
 
-    return replace(
-        tensor,
-        data=move(tensor.data),
-        scale=move(tensor.scale),
-        bias=move(tensor.bias),
-        super_scale=move(tensor.super_scale),
-        super_bias=move(tensor.super_bias),
-    )
+    return tensor.moved(move)
 
 
 STEPS: dict[Scalar, Callable[..., Tensor]] = {"unpermute_rope": unpermute_rope}

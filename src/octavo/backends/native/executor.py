@@ -21,14 +21,13 @@ from octavo.program.encode import PAGE_TOKENS, cache_shapes, encode
 from octavo.program.ir import Program
 from octavo.program.lower import activation_kinds, lower
 from octavo.types import Numerics, kv_storage
-from octavo.weights.kinds import Tensor
+from octavo.weights.kinds import KIND_NUMBERS, Tensor
 from octavo.weights.stored import Stored
 
 VERSION = 2
 ISAS = ("portable", "avx2", "avx512", "amx")  # from the lowest class up; the index is native's number
 PANEL = 32  # rows of one
 PIECE_BYTES = 16 << 20  # of a file, mapped at a time
-WEIGHT_KINDS = {"f32": 0, "bf16": 1, "i8": 2, "u4": 3}
 
 
 class NativeExecutor:
@@ -200,12 +199,20 @@ def _add_tensor(native: Any, name: str, tensor: Tensor) -> None:
         data = np.ascontiguousarray(tensor.data, np.float32)
         native.add_vector(name, data.ctypes.data, len(data))
         return
-    arrays = (tensor.data, tensor.scale, tensor.bias, tensor.super_scale, tensor.super_bias)
-    held = [None if array is None else np.ascontiguousarray(array) for array in arrays]
-    rows, columns = tensor.shape
-    signed = tensor.two_level and tensor.scale.dtype == np.int8
+    native.make_room(name, _description(tensor, tensor.shape))
+    _fill(native, name, tensor, 0)
+
+
+def _description(tensor: Tensor, shape: tuple[int, ...]) -> list[int]:
+    """A matrix of this shape, held as the tensor is, as native/bind_weights.cpp takes it."""
+    codes = (tensor.group, tensor.offset, tensor.scale_code, tensor.bias_code)
+    return [KIND_NUMBERS[tensor.kind], *shape, *codes]
+
+
+def _fill(native: Any, name: str, tensor: Tensor, panel: int) -> None:
+    held = [None if array is None else np.ascontiguousarray(array) for array in tensor.arrays]
     addresses = [0 if array is None else array.ctypes.data for array in held]
-    native.add_matrix(name, WEIGHT_KINDS[tensor.kind], rows, columns, tensor.group, tensor.offset, signed, *addresses)
+    native.fill(name, panel, _description(tensor, tensor.shape), *addresses)
 
 
 def _numerics(programs: Mapping[str, Program], isa: str) -> Numerics:

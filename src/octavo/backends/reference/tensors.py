@@ -17,16 +17,21 @@ def to_float(tensor: Tensor) -> torch.Tensor:
     codes = _own(tensor.data)
     if tensor.kind == "u4":
         codes = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2)
-    codes = codes.to(torch.int32) - tensor.offset
-    grouped = codes.reshape(tensor.shape[0], -1, tensor.group).float()
-    values = grouped * _per_group(tensor.scale, tensor.super_scale, tensor.group)[..., None]
+    codes = (codes.to(torch.int32) - tensor.offset).reshape(tensor.shape[0], -1, tensor.group)
+    if tensor.zero is not None:
+        codes = codes - _own(tensor.zero).to(torch.int32)[..., None]
+    values = codes.float() * _per_group(tensor.scale, tensor.super_scale, tensor.group)[..., None]
     if tensor.bias is not None:
         values = values + _per_group(tensor.bias, tensor.super_bias, tensor.group)[..., None]
     return values.reshape(tensor.shape)
 
 
 def _per_group(inner: np.ndarray, outer: np.ndarray | None, group: int) -> torch.Tensor:
-    """float32 [m, G]: float16 bits, or integers times the float16 of their 256 columns."""
+    """float32 [m, G]: float16 bits, powers of two, or integers times the float16 of their 256 columns."""
+    if outer is None and inner.dtype == np.float32:
+        return _own(inner)
+    if outer is None and inner.dtype == np.uint8:
+        return torch.ldexp(torch.ones(inner.shape), _own(inner).to(torch.int32) - 128)
     if outer is None:
         return _half(inner)
     return _own(inner).float() * _half(outer).repeat_interleave(SUPER_GROUP // group, dim=1)

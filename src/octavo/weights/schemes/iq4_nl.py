@@ -1,0 +1,20 @@
+"""IQ4_NL: 32 elements in 18 bytes, y = d T(v), v of 4 bits, T a table of 16 whole numbers. Held as i8."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from octavo import _native
+from octavo.weights.kinds import Tensor
+from octavo.weights.schemes.scheme import Scheme, grid
+
+
+def unpack(raw: Any, shape: tuple[int, ...]) -> Tensor:
+    data, scale = np.empty(shape, np.int8), grid(shape, 32, np.uint16)
+    _native.unpack_blocks("IQ4_NL", raw, data, scale)
+    return Tensor("i8", shape, data, group=32, scale=scale)
+
+
+SCHEME = Scheme("IQ4_NL", 32, 18, "i8", 34, unpack)
