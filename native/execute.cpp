@@ -27,11 +27,23 @@ void Step::embed(const BoundOp& op, Range r) const {
   const int32_t* token = field(op.record->ins[0]);
   auto* to = data<float>(out);
   for (int32_t row = r.begin; row < r.end; ++row) unpack_row(*op.table, token[row], to + static_cast<size_t>(row) * width);
-  const float scale = op.record->floats[0];
-  if (scale == 1.0f) return;
   ElementArgs e{};
-  e.a = to, e.out = to, e.width = width, e.scale = scale;
-  kernels.scale(e, r.begin, r.end);
+  e.a = to, e.out = to, e.width = width, e.scale = op.record->floats[0];
+  if (e.scale != 1.0f) kernels.scale(e, r.begin, r.end);
+  if (!op.vector) return;
+  e.b = op.vector;
+  for (int32_t row = r.begin; row < r.end; ++row) {
+    e.a = e.out = to + static_cast<size_t>(row) * width;
+    kernels.add(e, 0, 1);
+  }
+}
+
+void Step::pool(const BoundOp& op, Range r) const {
+  const OpRecord& record = *op.record;
+  PoolArgs p{};
+  p.x = data<const float>(record.ins[0]), p.out = data<float>(record.outs[0]), p.row_begin = header.row_begin;
+  p.width = buffer(record.outs[0]).width, p.mode = static_cast<PoolArgs::Mode>(record.ints[0]);
+  kernels.pool(p, r.begin, r.end);
 }
 
 void Step::take(const BoundOp& op, Range r) const {
@@ -62,6 +74,7 @@ void Step::norm(const BoundOp& op, Range r) const {
   a.groups = record.ints[1] > 0 ? record.ints[1] : 1;
   a.width = out.width / a.groups, a.ldo = out.ld;
   a.weight_plus_one = record.ints[0], a.eps = record.floats[0];
+  a.rule = static_cast<NormRule>(record.ints[2]), a.bias = op.bias;
   kernels.norm(a, r.begin, r.end);
 }
 
@@ -73,9 +86,14 @@ void Step::element(const BoundOp& op, Range r) const {
   if (record.ins.size() > 1) e.b = data<const float>(record.ins[1]);
   aim(e, record.outs[0]);
   e.width = out.width, e.ldo = out.ld;
-  if (record.kind == OpKind::GLU) e.activation = record.ints[0];
-  const auto kernel = record.kind == OpKind::ADD ? kernels.add : record.kind == OpKind::GLU ? kernels.glu : kernels.quantize;
-  kernel(e, r.begin, r.end);
+  if (record.kind == OpKind::GLU || record.kind == OpKind::ACT) e.activation = record.ints[0];
+  if (record.kind == OpKind::ACT) e.scale = record.floats[0];
+  switch (record.kind) {
+    case OpKind::ADD: return kernels.add(e, r.begin, r.end);
+    case OpKind::GLU: return kernels.glu(e, r.begin, r.end);
+    case OpKind::ACT: return kernels.act(e, r.begin, r.end);
+    default: return kernels.quantize(e, r.begin, r.end);
+  }
 }
 
 void Step::rope(const BoundOp& op, Range r) const {
@@ -174,7 +192,8 @@ void Step::attention(const BoundOp& op, uint8_t* own) const {
   a.cache = op.cache;
   a.q = data<const float>(record.ins[0]);
   aim(a, record.outs[0]);
-  a.ldo = out.ld, a.heads = heads, a.window = record.ints[2], a.scale = record.floats[0];
+  a.ldo = out.ld, a.heads = heads, a.window = record.ints[2], a.causal = record.ints[3], a.scale = record.floats[0];
+  a.cap = record.floats[1], a.request = header.request, a.row_begin = header.row_begin;
   a.index = header.index, a.parent = header.parent, a.tiles = list.data();
   // Too few tiles for the threads: their segments are shared out too. The merge is the same either way.
   const int32_t most = most_heads(op.cache, heads / kv_heads, list), whole = static_cast<int32_t>(list.size()) * kv_heads;
@@ -210,7 +229,9 @@ void Step::run(const BoundOp& op, int thread, uint8_t* own) const {
     case OpKind::NORM: return norm(op, r);
     case OpKind::ADD:
     case OpKind::GLU:
+    case OpKind::ACT:
     case OpKind::QUANTIZE: return element(op, r);
+    case OpKind::POOL: return pool(op, r);
     case OpKind::ROPE_ANGLES:
     case OpKind::ROPE: return rope(op, r);
     case OpKind::KV_WRITE: return kv_write(op, r);

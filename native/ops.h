@@ -17,6 +17,10 @@ constexpr int SEGMENT_TOKENS = 512;  // ... and partial results are merged after
 constexpr int CHUNK_PAGES = CHUNK_TOKENS / PAGE_TOKENS;
 constexpr int TILE_VECTORS = 24;     // query vectors that share K and V loads, at most (one row may have more)
 
+// RMS: x / sqrt(mean x^2 + eps). LAYER: the same of x less its mean. L2: x / sqrt(sum x^2 + eps), without a weight.
+enum class NormRule : int32_t { RMS = 0, LAYER = 1, L2 = 2 };
+enum Activation : int32_t { SILU = 0, GELU_TANH = 1, GELU = 2, CAP = 3 };  // CAP: scale tanh(x / scale)
+
 // Here and below: exactly one of out, out16 (bf16) and records (of `kind`) is set.
 struct NormArgs {
   const float* x;       // [rows, groups, width]
@@ -27,6 +31,8 @@ struct NormArgs {
   ActKind kind;
   int32_t groups, width, ldo;
   int32_t weight_plus_one;  // gemma: times (1 + w)
+  NormRule rule;
+  const float* bias;        // [width] or null
   float eps;
 };
 
@@ -53,8 +59,17 @@ struct ElementArgs {  // rows of `width`
   uint8_t* records;
   ActKind kind;
   int32_t width, ldo;
-  int32_t activation;  // glu: 0 silu, 1 gelu_tanh
-  float scale;
+  int32_t activation;  // glu: SILU or GELU_TANH; act: any
+  float scale;         // of `scale`; act: of CAP
+};
+
+// One row a request: its last or first row in this step, or the mean of all of them in ascending order.
+struct PoolArgs {
+  const float* x;            // [T, width]
+  float* out;                // [N, width]
+  const int32_t* row_begin;  // [N + 1]
+  int32_t width;
+  enum Mode : int32_t { LAST = 0, MEAN = 1, CLS = 2 } mode;
 };
 
 struct KVWriteArgs {
@@ -82,8 +97,11 @@ struct AttentionArgs {
   uint8_t* records;  // d a multiple of 32, scales per block
   ActKind kind;
   int32_t ldo, heads, window;  // window 0: none
-  float scale;
+  float scale, cap;            // scores above cap / scale bend towards it: cap tanh(scale q k / cap); 0: none
   const int32_t *index, *parent;
+  // Not causal: a row sees its request as far as the last token of this step.
+  int32_t causal;
+  const int32_t *request, *row_begin;
   const Tile* tiles;
   // For tasks in parts: per task, room for each segment's result, and how many parts have arrived (the last merges all
   // segments in order and sets it back to 0). Tasks of a tile follow one another, task_heads KV heads each.
@@ -99,8 +117,10 @@ struct OpKernels {
   void (*rope)(const RopeArgs&, int row_begin, int row_end);
   void (*add)(const ElementArgs&, int row_begin, int row_end);
   void (*glu)(const ElementArgs&, int row_begin, int row_end);
+  void (*act)(const ElementArgs&, int row_begin, int row_end);
   void (*scale)(const ElementArgs&, int row_begin, int row_end);     // out = a * scale
   void (*quantize)(const ElementArgs&, int row_begin, int row_end);  // out16 or records = a
+  void (*pool)(const PoolArgs&, int row_begin, int row_end);
   void (*kv_write)(const KVWriteArgs&, int row_begin, int row_end);
   void (*attention)(const AttentionArgs&, Task task, Task next, uint8_t* scratch);  // next: fetched ahead
 };

@@ -28,6 +28,10 @@ constexpr std::pair<const char*, OpKind> KINDS[] = {
     {"attention", OpKind::ATTENTION},
     {"fused.attention", OpKind::ATTENTION},
     {"quantize", OpKind::QUANTIZE},
+    {"act", OpKind::ACT},
+    {"fused.act", OpKind::ACT},
+    {"cap", OpKind::ACT},
+    {"pool", OpKind::POOL},
 };
 
 class Reader {

@@ -12,7 +12,7 @@ namespace octavo {
 
 enum class OpKind : int32_t {
   EMBED, TAKE, NORM, ADD, CONCAT, GLU, LINEAR, QKV, LINEAR_ADD, GATE_UP, ROPE_ANGLES, ROPE, KV_WRITE, ATTENTION,
-  QUANTIZE,
+  QUANTIZE, ACT, POOL,
 };
 
 enum class BufferKind : int32_t { HEADER = 0, VALUE = 1, EXPORT = 2, FOREIGN = 3 };

@@ -124,15 +124,21 @@ void Session::bind_ops(LoadedProgram& p) {
 
 void Session::bind_table(const ProgramRecord& program, BoundOp& op) {
   const OpRecord& r = *op.record;
-  const HeldWeight& held = weight(program, r.weights.at(0));
   const int32_t width = program.buffers[r.outs.at(0)].width;
+  const auto vector = [&](size_t position, int32_t groups) -> const float* {
+    if (position >= r.weights.size()) return nullptr;
+    const HeldWeight& held = weight(program, r.weights[position]);
+    if (!held.vector || held.length * groups != width) fail(r.name + ": a vector has another width");
+    return held.vector;
+  };
   if (r.kind == OpKind::EMBED) {
+    const HeldWeight& held = weight(program, r.weights.at(0));
     if (held.vector || held.matrix.n != width) fail(r.name + ": the embedding has another width");
-    op.table = &held.matrix;
+    op.table = &held.matrix, op.vector = vector(1, 1);
   } else {
     const int32_t groups = std::max(r.ints.at(1), 1);
-    if (!held.vector || held.length * groups != width) fail(r.name + ": the norm's weight has another width");
-    op.vector = held.vector;
+    op.vector = vector(0, groups), op.bias = vector(1, groups);
+    if (!op.vector && r.ints.at(2) != static_cast<int32_t>(NormRule::L2)) fail(r.name + ": the norm has no weight");
   }
 }
 
@@ -265,9 +271,13 @@ void Session::check_header(const LoadedProgram& p, const Header& h) const {
   for (const BoundOp& op : p.ops) {
     const OpRecord& r = *op.record;
     if (r.kind == OpKind::EMBED) {
-      const int32_t vocabulary = weight(p.record, r.weights.at(0)).matrix.m;
+      const int32_t entries = weight(p.record, r.weights.at(0)).matrix.m;
+      const BufferRecord& ids = p.record.buffers[r.ins.at(0)];
+      const int32_t* chosen = h.field(ids.field);
       for (int32_t t = 0; t < h.T; ++t) {
-        if (h.token[t] < 0 || h.token[t] >= vocabulary) fail("header: token " + std::to_string(h.token[t]) + " is not in the vocabulary");
+        if (chosen[t] >= 0 && chosen[t] < entries) continue;
+        const std::string where = ids.field == FIELD_TOKEN ? " is not in the vocabulary" : " is not in its table";
+        fail("header: " + ids.name + " " + std::to_string(chosen[t]) + where);
       }
     } else if (r.kind == OpKind::TAKE) {
       const BufferRecord &x = p.record.buffers[r.ins.at(0)], &rows = p.record.buffers[r.ins.at(1)];

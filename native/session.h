@@ -31,7 +31,8 @@ struct BoundOp {
   int32_t panels = 0;  // of all its linears
   int32_t claims = 0;  // which set of counters hands out its panels or tasks
   CacheView cache{};
-  const float* vector = nullptr;        // norm
+  const float* vector = nullptr;        // norm: its weight; embed: what is added to every row
+  const float* bias = nullptr;          // norm
   const PackedLinear* table = nullptr;  // embed
 };
 

@@ -61,6 +61,7 @@ struct Step {
   void take(const BoundOp& op, Range r) const;
   void concat(const BoundOp& op, Range r) const;
   void norm(const BoundOp& op, Range r) const;
+  void pool(const BoundOp& op, Range r) const;
   void element(const BoundOp& op, Range r) const;
   void rope(const BoundOp& op, Range r) const;
   void kv_write(const BoundOp& op, Range r) const;

@@ -180,7 +180,7 @@ inline void merge_segment(const Work& w) {
 
 // Visible indices [first, last) of a row that is no draft of a tree.
 inline void visible(const AttentionArgs& a, int row, int* first, int* last) {
-  *last = a.index[row] + 1;
+  *last = a.index[a.causal ? row : a.row_begin[a.request[row] + 1] - 1] + 1;
   *first = a.window > 0 && *last > a.window ? *last - a.window : 0;
 }
 

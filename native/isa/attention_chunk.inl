@@ -115,7 +115,7 @@ inline void weigh_i8(const Work& w, const Pages& pages, int vector, int first, i
 
 // Lanes [first, last) of the chunk are visible to the vector.
 template <CacheType V>
-inline void soften(const Work& w, const Pages& pages, int vector, int first, int last, float scale) {
+inline void soften(const Work& w, const Pages& pages, int vector, int first, int last, float scale, float cap) {
   const float* s = w.s + vector * CHUNK_TOKENS;
   auto* p = reinterpret_cast<half*>(w.p + vector * (CHUNK_TOKENS / 2));
   if (first >= last) {
@@ -127,6 +127,7 @@ inline void soften(const Work& w, const Pages& pages, int vector, int first, int
   vf top = vset(LOWEST);
   for (int i = 0; i < pages.count; ++i) {
     x[i] = vmul(vload(s + i * LANES), vset(scale));
+    if (cap > 0.0f) x[i] = vmul(vtanh(vmul(x[i], vset(1.0f / cap))), vset(cap));
     if (first > i * LANES || last < (i + 1) * LANES) x[i] = vkeep(x[i], first - i * LANES, last - i * LANES, vset(LOWEST));
     top = vmax(top, x[i]);
   }
@@ -237,11 +238,11 @@ inline void score_chunk(const Work& w, const Pages& pages, Stream& stream) {
 }
 
 template <CacheType V>
-inline void value_chunk(const Work& w, const Pages& pages, int begin, float scale, Stream& stream) {
+inline void value_chunk(const Work& w, const Pages& pages, int begin, float scale, float cap, Stream& stream) {
   int vector = 0;
   for (; vector < w.vectors; ++vector) {
     const int row = vector / w.group;
-    soften<V>(w, pages, vector, w.first[row] - begin, w.last[row] - begin, scale * w.q_scale[vector]);
+    soften<V>(w, pages, vector, w.first[row] - begin, w.last[row] - begin, scale * w.q_scale[vector], cap);
   }
   for (vector = 0; vector + BLOCK_Q <= w.vectors; vector += BLOCK_Q) value_vectors<V, BLOCK_Q>(w, pages, vector, stream);
   if (BLOCK_Q > 3 && vector + 3 <= w.vectors) value_vectors<V, 3>(w, pages, vector, stream), vector += 3;
@@ -250,9 +251,9 @@ inline void value_chunk(const Work& w, const Pages& pages, int begin, float scal
 }
 
 inline void run_chunk(const AttentionArgs& a, const Work& w, const Pages& pages, int begin, Stream& stream) {
-  const float scale = a.scale * LOG2E;
+  const float scale = a.scale * LOG2E, cap = a.cap * LOG2E;
   if (a.cache.k_type == CacheType::BF16) score_chunk<CacheType::BF16>(w, pages, stream);
   else score_chunk<CacheType::I8>(w, pages, stream);
-  if (a.cache.v_type == CacheType::BF16) value_chunk<CacheType::BF16>(w, pages, begin, scale, stream);
-  else value_chunk<CacheType::I8>(w, pages, begin, scale, stream);
+  if (a.cache.v_type == CacheType::BF16) value_chunk<CacheType::BF16>(w, pages, begin, scale, cap, stream);
+  else value_chunk<CacheType::I8>(w, pages, begin, scale, cap, stream);
 }

@@ -328,6 +328,11 @@ OCTAVO_INLINE vf vexp2(vf x) {
   return vscale(p, whole);
 }
 
+// To about 1e-7, absolute.
+OCTAVO_INLINE vf vtanh(vf x) {
+  return vsub(vset(1.0f), vdiv(vset(2.0f), vadd(vset(1.0f), vexp2(vmul(x, vset(2.0f * LOG2E))))));
+}
+
 // The largest |x| of n floats; not a number if one of them is not finite.
 OCTAVO_INLINE float magnitude(const float* x, int n) {
   vf top = vset(0.0f), zeros = top;

@@ -58,24 +58,37 @@ static void write_records(int width, uint8_t* records, ActKind kind, F f) {
 
 OCTAVO_INLINE vf load_some(const float* p, int n) { return n == LANES ? vload(p) : vload_n(p, n); }
 
+// Sums of two chains of lanes, even vectors and odd ones.
+template <class F>
+OCTAVO_INLINE float sum_row(const float* x, int width, F f) {
+  vf sum0 = vset(0.0f), sum1 = sum0;
+  int i = 0;
+  for (; i + 2 * LANES <= width; i += 2 * LANES) sum0 = f(vload(x + i), LANES, sum0), sum1 = f(vload(x + i + LANES), LANES, sum1);
+  for (; i < width; i += LANES) {
+    const int n = width - i < LANES ? width - i : LANES;
+    sum0 = f(load_some(x + i, n), n, sum0);
+  }
+  return vsum(vadd(sum0, sum1));
+}
+
 static void norm(const NormArgs& a, int row_begin, int row_end) {
   const int stride = a.groups * a.width;
-  const vf one = vset(a.weight_plus_one ? 1.0f : 0.0f);
   for (int row = row_begin; row < row_end; ++row) {
     for (int g = 0; g < a.groups; ++g) {
       const float* x = a.x + static_cast<size_t>(row) * stride + g * a.width;
-      vf sum0 = vset(0.0f), sum1 = sum0;
-      int i = 0;
-      for (; i + 2 * LANES <= a.width; i += 2 * LANES) {
-        const vf x0 = vload(x + i), x1 = vload(x + i + LANES);
-        sum0 = vfma(x0, x0, sum0), sum1 = vfma(x1, x1, sum1);
+      const auto squares = [&](vf v, int, vf sum) { return vfma(v, v, sum); };
+      const float count = a.rule == NormRule::L2 ? 1.0f : static_cast<float>(a.width);
+      float middle = 0.0f, square;
+      if (a.rule == NormRule::LAYER) {
+        middle = sum_row(x, a.width, [](vf v, int, vf sum) { return vadd(sum, v); }) / count;
+        square = sum_row(x, a.width, [&](vf v, int n, vf sum) {
+          const vf y = vkeep(vsub(v, vset(middle)), 0, n, vset(0.0f));
+          return vfma(y, y, sum);
+        });
+      } else {
+        square = sum_row(x, a.width, squares);
       }
-      for (; i < a.width; i += LANES) {
-        const vf x0 = load_some(x + i, a.width - i < LANES ? a.width - i : LANES);
-        sum0 = vfma(x0, x0, sum0);
-      }
-      const float mean = vsum(vadd(sum0, sum1)) / static_cast<float>(a.width);
-      const vf r = vset(1.0f / __builtin_sqrtf(mean + a.eps));
+      const vf r = vset(1.0f / __builtin_sqrtf(square / count + a.eps)), center = vset(middle);
       float* out = a.out ? a.out + static_cast<size_t>(row) * stride + g * a.width : nullptr;
       uint16_t* out16 = a.out16 ? a.out16 + static_cast<size_t>(row) * a.ldo + g * a.width : nullptr;
       const int ldo = g + 1 == a.groups ? a.ldo - g * a.width : a.width;
@@ -84,7 +97,15 @@ static void norm(const NormArgs& a, int row_begin, int row_end) {
         else write_row(a.width, out, out16, ldo, f);
       };
       if (a.weight_plus_one) {
+        const vf one = vset(1.0f);
         write([&](int at, int n) { return vmul(vmul(load_some(x + at, n), r), vadd(one, load_some(a.weight + at, n))); });
+      } else if (a.rule == NormRule::L2) {
+        write([&](int at, int n) { return vmul(load_some(x + at, n), r); });
+      } else if (a.rule == NormRule::LAYER) {
+        write([&](int at, int n) {
+          const vf y = vmul(vmul(vsub(load_some(x + at, n), center), r), load_some(a.weight + at, n));
+          return a.bias ? vadd(y, load_some(a.bias + at, n)) : y;
+        });
       } else {
         write([&](int at, int n) { return vmul(vmul(load_some(x + at, n), r), load_some(a.weight + at, n)); });
       }
@@ -195,11 +216,61 @@ static void glu(const ElementArgs& e, int row_begin, int row_end) {
     uint16_t* out16 = e.out16 ? e.out16 + static_cast<size_t>(row) * e.ldo : nullptr;
     write_row(e.width, out, out16, e.ldo, [&](int at, int n) {
       const vf gate = load_some(a + at, n);
-      return vmul(e.activation == 0 ? silu(gate) : gelu_tanh(gate), load_some(b + at, n));
+      return vmul(e.activation == SILU ? silu(gate) : gelu_tanh(gate), load_some(b + at, n));
     });
   }
 }
 
-const OpKernels OPS = {norm, rope_angles, rope, add, glu, scale, quantize, kv_write, attention};
+// x (1 + erf(x / sqrt 2)) / 2; erf by Abramowitz and Stegun 7.1.26, to 1.5e-7.
+OCTAVO_INLINE vf gelu(vf x) {
+  const vf size = vmax(vsub(vset(0.0f), x), x), z = vmul(size, vset(0.70710678f));
+  const vf t = vdiv(vset(1.0f), vfma(z, vset(0.3275911f), vset(1.0f)));
+  vf p = vfma(vset(1.061405429f), t, vset(-1.453152027f));
+  p = vfma(p, t, vset(1.421413741f));
+  p = vfma(p, t, vset(-0.284496736f));
+  p = vmul(vfma(p, t, vset(0.254829592f)), t);
+  const vf tail = vmul(p, vexp2(vmul(vmul(z, z), vset(-LOG2E))));
+  return vsub(vmax(vset(0.0f), x), vmul(vmul(size, vset(0.5f)), tail));
+}
+
+// f of each element, in the form that the output has.
+template <class F>
+static void act_rows(const ElementArgs& e, int row_begin, int row_end, F f) {
+  for (int row = row_begin; row < row_end; ++row) {
+    const float* a = e.a + static_cast<size_t>(row) * e.width;
+    const size_t to = static_cast<size_t>(row) * (e.out ? e.width : e.ldo);
+    const auto lanes = [&](int at, int n) { return f(load_some(a + at, n)); };
+    if (e.records) write_records(e.width, e.records + to, e.kind, lanes);
+    else write_row(e.width, e.out ? e.out + to : nullptr, e.out16 ? e.out16 + to : nullptr, e.ldo, lanes);
+  }
+}
+
+static void act(const ElementArgs& e, int row_begin, int row_end) {
+  const vf top = vset(e.scale), inverse = vset(e.activation == CAP ? 1.0f / e.scale : 1.0f);
+  switch (e.activation) {
+    case SILU: return act_rows(e, row_begin, row_end, [](vf x) { return silu(x); });
+    case GELU_TANH: return act_rows(e, row_begin, row_end, [](vf x) { return gelu_tanh(x); });
+    case GELU: return act_rows(e, row_begin, row_end, [](vf x) { return gelu(x); });
+    default: return act_rows(e, row_begin, row_end, [&](vf x) { return vmul(vtanh(vmul(x, inverse)), top); });
+  }
+}
+
+static void pool(const PoolArgs& p, int row_begin, int row_end) {
+  for (int request = row_begin; request < row_end; ++request) {
+    float* out = p.out + static_cast<size_t>(request) * p.width;
+    const int begin = p.row_begin[request], end = p.row_begin[request + 1];
+    const int only = p.mode == PoolArgs::LAST ? end - 1 : begin, first = p.mode == PoolArgs::MEAN ? begin : only;
+    const int last = p.mode == PoolArgs::MEAN ? end : only + 1;
+    const vf share = vset(1.0f / static_cast<float>(last - first));
+    for (int i = 0; i < p.width; i += LANES) {
+      const int n = p.width - i < LANES ? p.width - i : LANES;
+      vf sum = vset(0.0f);
+      for (int row = first; row < last; ++row) sum = vadd(sum, load_some(p.x + static_cast<size_t>(row) * p.width + i, n));
+      vstore_n(out + i, vmul(sum, share), n);
+    }
+  }
+}
+
+const OpKernels OPS = {norm, rope_angles, rope, add, glu, act, scale, quantize, pool, kv_write, attention};
 
 }  // namespace octavo::OCTAVO_ISA_NAME

@@ -210,7 +210,7 @@ def test_fused_norm_pads_what_the_next_linear_reads(isa):
     assert (np.abs(got - want) <= 2.0**-7 * np.abs(want)).all() and (got == want).mean() > 0.98
 
 
-def attention_bench(d, heads, kv_heads, window=0):
+def attention_bench(d, heads, kv_heads, window=0, **options):
     """q, k and v are rows that bf16 holds exactly: what is left are the rounding of P and the order of sums."""
     bench = Bench()
     exact = lambda width, seed, scale: bench.input(  # noqa: E731
@@ -222,7 +222,7 @@ def attention_bench(d, heads, kv_heads, window=0):
     group = b.group(KVGroup("window", "window", window) if window else KVGroup("full", "full"))
     caches = {"cache_k": b.cache(group, "k", kv_heads * d), "cache_v": b.cache(group, "v", kv_heads * d)}
     kv = b.kv_write("kv", k, v, **caches, kv_heads=kv_heads)
-    b.attention("logits", q, kv, **caches, heads=heads, kv_heads=kv_heads, scale=d**-0.5, window=window)
+    b.attention("logits", q, kv, **caches, heads=heads, kv_heads=kv_heads, scale=d**-0.5, window=window, **options)
     return bench
 
 

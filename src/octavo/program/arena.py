@@ -19,7 +19,7 @@ LINE_BYTES = 64
 ALIAS_BYTES = 4096  # rows at this distance share the same sets of the first cache
 
 # Operator -> positions of inputs whose memory its output may take over, element by element.
-IN_PLACE: Mapping[str, tuple[int, ...]] = {"fused.linear_add": (1,), "add": (0, 1), "rope": (0,)}
+IN_PLACE: Mapping[str, tuple[int, ...]] = {"fused.linear_add": (1,), "add": (0, 1), "rope": (0,), "cap": (0,)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Legend: T tokens, R logit rows, D hidden, F intermediate, V vocabulary, H query 
 from __future__ import annotations
 
 from octavo.errors import ConfigError
-from octavo.program.ir import Axis, Buffer, DType, Op, Program, R, Scalar, T, Weight
+from octavo.program.ir import Axis, Buffer, DType, N, Op, Program, R, Scalar, T, Weight
 from octavo.types import CacheTensor, KVGroup
 
 PLAIN: DType = "f32"
@@ -79,10 +79,13 @@ class Builder:
         )
 
     # ---- operators
-    def embed(self, out: str, token: str, weight: str, *, scale: float = 1.0) -> str:
-        """f32 [T, D]: rows of W [V, D], times scale."""
+    def embed(self, out: str, token: str, weight: str, *, scale: float = 1.0, addend: str | None = None) -> str:
+        """f32 [T, D]: rows of W [V, D], chosen by an i32 header buffer [T], times scale, plus a vector [D]."""
         width = self.weights[weight].shape[1]
-        return self._op("embed", out, (token,), (T, width), (weight,), scale=scale)
+        if addend is not None and self.weights[addend].shape != (width,):
+            raise ConfigError(f"{out}: {self.weights[addend].shape} cannot be added to rows of {width}")
+        weights = (weight,) if addend is None else (weight, addend)
+        return self._op("embed", out, (token,), (T, width), weights, scale=scale)
 
     def take(self, out: str, x: str, rows: str) -> str:
         """[M, ...]: rows of x, chosen by an i32 header buffer [M]."""
@@ -90,18 +93,34 @@ class Builder:
         return self._op("take", out, (x, rows), shape)
 
     def norm(
-        self, out: str, x: str, weight: str, *, eps: float, order: str = "llama", heads: int = 0, dtype: DType = "f32"
+        self,
+        out: str,
+        x: str,
+        weight: str | None,
+        *,
+        eps: float,
+        rule: str = "rms",
+        order: str = "llama",
+        heads: int = 0,
+        bias: str | None = None,
+        dtype: DType = "f32",
     ) -> str:
-        """RMS norm over the last axis, or over each head's share of it when heads > 0 (weight is [width / heads]).
+        """Norm over the last axis, or over each head's share of it when heads > 0; weight and bias are [width / heads].
 
+        rule: rms | layer (less the mean first) | l2 (times 1 / sqrt(sum + eps), without a weight).
         order: where the cast to the activation type stands: llama | fp32_mul | gemma (docs/program.md).
         """
         width = fixed_width(self.at(x))
-        if heads and (width % heads or self.weights[weight].shape != (width // heads,)):
+        if heads and width % heads:
             raise ConfigError(f"{out}: norm of {heads} heads does not divide {width}")
-        if not heads and self.weights[weight].shape != (width,):
-            raise ConfigError(f"{out}: norm weight {self.weights[weight].shape} does not match width {width}")
-        return self._op("norm", out, (x,), self.at(x).shape, (weight,), dtype, eps=eps, order=order, heads=heads)
+        weights = tuple(name for name in (weight, bias) if name is not None)
+        for name in weights:
+            if self.weights[name].shape != (width // max(heads, 1),):
+                raise ConfigError(f"{out}: norm weight {self.weights[name].shape} does not match width {width}")
+        if (weight is None) != (rule == "l2") or (bias is not None and rule != "layer"):
+            raise ConfigError(f"{out}: a norm of rule {rule} has other weights than {weights}")
+        attrs: dict[str, Scalar] = {"eps": eps, "rule": rule, "order": order, "heads": heads}
+        return self._op("norm", out, (x,), self.at(x).shape, weights, dtype, **attrs)
 
     def linear(self, out: str, x: str, weight: str, bias: str | None = None) -> str:
         """f32 [*, m] = x [*, n] W[m, n]^T (+ bias [m])."""
@@ -125,7 +144,21 @@ class Builder:
     def glu(self, out: str, gate: str, up: str, *, act: str = "silu") -> str:
         """act [*, F] = f(gate) * up, f = silu | gelu_tanh."""
         self._same(out, gate, up)
+        if act not in ("silu", "gelu_tanh"):
+            raise ConfigError(f"{out}: no gated activation {act}", code="unsupported", param="hidden_act")
         return self._op("glu", out, (gate, up), self.at(gate).shape, dtype="act", act=act)
+
+    def act(self, out: str, x: str, *, act: str) -> str:
+        """act [*, F] = f(x), f = silu | gelu_tanh | gelu."""
+        return self._op("act", out, (x,), self.at(x).shape, dtype="act", act=act)
+
+    def cap(self, out: str, x: str, *, cap: float) -> str:
+        """cap tanh(x / cap)"""
+        return self._op("cap", out, (x,), self.at(x).shape, cap=cap)
+
+    def pool(self, out: str, x: str, *, mode: str) -> str:
+        """f32 [N, D] of x [T, D]: each request's last row of the step, its first (cls), or the mean of them all."""
+        return self._op("pool", out, (x,), (N, fixed_width(self.at(x))), mode=mode)
 
     def rope_angles(self, out: str, position: str, *, inv_freq: tuple[float, ...], factor: float = 1.0) -> str:
         """f32 [T, 2r]: cos then sin of position * inv_freq[r], times factor."""
@@ -157,11 +190,16 @@ class Builder:
         kv_heads: int,
         scale: float,
         window: int = 0,
+        cap: float = 0.0,
+        causal: bool = True,
     ) -> str:
         """act [T, H d]: causal attention of each row over its own request's cache, as far as its own index.
 
-        window W > 0: only the last W keys, the row's own among them.
+        window W > 0: only the last W keys, the row's own among them. cap c > 0: scores s become c tanh(s / c).
+        Not causal: as far as the last token of its request in the step, which must be the whole request.
         """
+        if window and not causal:
+            raise ConfigError(f"{out}: a window needs causal attention", code="unsupported")
         width, cached = fixed_width(self.at(q)), fixed_width(self.at(cache_k))
         if heads % kv_heads or width * kv_heads != cached * heads:
             raise ConfigError(f"{out}: {heads} heads of {width} do not fit {kv_heads} KV heads of {cached}")
@@ -177,6 +215,8 @@ class Builder:
             kv_heads=kv_heads,
             scale=scale,
             window=window,
+            cap=cap,
+            causal=causal,
         )
 
     # ---- what operators of other files are written with

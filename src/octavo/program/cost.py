@@ -67,6 +67,11 @@ def attended(shape: StepShape, window: int = 0) -> int:
     return total
 
 
+def _all_pairs(shape: StepShape) -> int:
+    """The same where every row sees its whole request."""
+    return sum(rows * (context + rows) for rows, context in zip(shape.rows, shape.contexts, strict=True))
+
+
 def _triangle(length: int, window: int) -> int:
     """Keys attended by the rows 0 .. length - 1."""
     full = min(length, window) if window else length
@@ -119,7 +124,8 @@ def _attention(program: Program, op: Op, shape: StepShape, hidden: Mapping[str, 
     keys = 0
     for rows, context in zip(shape.rows, shape.contexts, strict=True):
         keys += min(context + rows, rows + window - 1) if window else context + rows
-    return 4 * width * attended(shape, window), 0, keys * entry_bytes(program, op)
+    seen = attended(shape, window) if op.attrs["causal"] else _all_pairs(shape)
+    return 4 * width * seen, 0, keys * entry_bytes(program, op)
 
 
 _RULES: Mapping[str, Rule] = {
@@ -127,5 +133,6 @@ _RULES: Mapping[str, Rule] = {
     "linear": _linear,
     "kv_write": _kv_write,
     "attention": _attention,
-    **dict.fromkeys(("take", "norm", "add", "concat", "glu", "quantize", "rope_angles", "rope"), weights_once),
+    **dict.fromkeys(("take", "norm", "add", "concat", "glu", "act", "cap", "pool"), weights_once),
+    **dict.fromkeys(("quantize", "rope_angles", "rope"), weights_once),
 }

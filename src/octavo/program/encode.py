@@ -29,12 +29,19 @@ KINDS = {"header": 0, "value": 1, "export": 2}
 FOREIGN = 3
 DTYPES = {"f32": 0, "bf16": 1, "i32": 2, "i15": 3, "i8g32": 4, "i15g32": 5}
 SYMBOLS = {"T": 1, "R": 2, "N": 3}
-ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
+GATED = ("silu", "gelu_tanh")
+CAP = 3  # among the activations
+RULES = {"rms": 0, "layer": 1, "l2": 2}
+POOLS = {"last": 0, "mean": 1, "cls": 2}
 CACHE_DTYPES = {"bf16": 0, "i8": 1}
 PAGE_TOKENS = 16  # of the caches' layout: a block holds whole pages
 LANES = 16  # rows of V are padded to whole vectors, and K with them
 
-ROW_OPS = ("embed", "norm", "fused.norm", "add", "concat", "glu", "quantize", "rope_angles", "rope", "kv_write")
+ROW_OPS = (
+    *("embed", "norm", "fused.norm", "add", "concat", "glu", "act", "fused.act", "cap"),
+    *("quantize", "rope_angles", "rope", "kv_write"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +176,11 @@ def _embed(op: Op) -> tuple[list[int], list[float]]:
 
 
 def _norm(op: Op) -> tuple[list[int], list[float]]:
-    return [int(op.attrs["order"] == "gemma"), integer(op, "heads")], [number(op, "eps")]
+    return [int(op.attrs["order"] == "gemma"), integer(op, "heads"), RULES[str(op.attrs["rule"])]], [number(op, "eps")]
 
 
 def _glu(op: Op) -> tuple[list[int], list[float]]:
-    if op.attrs["act"] not in ACTIVATIONS:
+    if op.attrs["act"] not in GATED:
         raise UnsupportedError(f"{op.outs[0]}: no kernel for the activation {op.attrs['act']}")
     return [ACTIVATIONS[str(op.attrs["act"])]], []
 
@@ -187,7 +194,20 @@ def _rope(op: Op) -> tuple[list[int], list[float]]:
 
 
 def _attention(op: Op) -> tuple[list[int], list[float]]:
-    return [integer(op, "heads"), integer(op, "kv_heads"), integer(op, "window")], [number(op, "scale")]
+    sizes = [integer(op, name) for name in ("heads", "kv_heads", "window")]
+    return [*sizes, int(bool(op.attrs["causal"]))], [number(op, "scale"), number(op, "cap")]
+
+
+def _act(op: Op) -> tuple[list[int], list[float]]:
+    return [ACTIVATIONS[str(op.attrs["act"])]], [1.0]
+
+
+def _cap(op: Op) -> tuple[list[int], list[float]]:
+    return [CAP], [number(op, "cap")]
+
+
+def _pool(op: Op) -> tuple[list[int], list[float]]:
+    return [POOLS[str(op.attrs["mode"])]], []
 
 
 # Operators that are not here have no numbers.
@@ -198,6 +218,9 @@ NUMBERS: Mapping[str, Numbers] = {
     "rope_angles": _rope_angles,
     "rope": _rope,
     **dict.fromkeys(("attention", "fused.attention"), _attention),
+    **dict.fromkeys(("act", "fused.act"), _act),
+    "cap": _cap,
+    "pool": _pool,
 }
 
 

@@ -131,7 +131,7 @@ def fuse(program: Program) -> Program:
     """Joins the listed patterns; a value vanishes only if nothing else reads it and it is no export."""
     _expect(program, "quantized", "fuse")
     graph = _Graph(program)
-    for pattern in (_gate_up, _norm, _attention, _linear_add, _qkv):
+    for pattern in (_gate_up, _norm, _act, _attention, _linear_add, _qkv):
         graph.rewrite(pattern)
     written = {name for op in graph.ops for name in op.outs}
     kept = {n: b for n, b in program.buffers.items() if b.kind != "value" or n in written}
@@ -195,6 +195,12 @@ def _norm(graph: _Graph, op: Op) -> _Match | None:
     if norm is not None and op.attrs["kind"] != "bf16" and norm.attrs["heads"]:
         return None
     return None if norm is None else _join("fused.norm", (norm, op), norm.ins, norm.attrs, op)
+
+
+def _act(graph: _Graph, op: Op) -> _Match | None:
+    """act, quantize"""
+    act = graph.only(op.ins[0], "act") if op.kind == "quantize" else None
+    return None if act is None else _join("fused.act", (act, op), act.ins, act.attrs, op)
 
 
 def _attention(graph: _Graph, op: Op) -> _Match | None:

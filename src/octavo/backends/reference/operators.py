@@ -21,7 +21,8 @@ Function = Callable[[Op, Values, Values, Step, Pages], Result]
 
 
 def embed(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
-    return weights[0][ins[0]] * _attr(op, "scale")
+    rows = weights[0][ins[0]] * _attr(op, "scale")
+    return rows + weights[1] if len(weights) > 1 else rows
 
 
 def take(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
@@ -29,13 +30,18 @@ def take(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Resu
 
 
 def norm(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
-    """RMS over the row, or over each head's share of it."""
-    x = ins[0]
+    """Over the row, or over each head's share of it."""
+    x, rule = ins[0], _attr(op, "rule")
     heads = max(_attr(op, "heads"), 1)
     grouped = x.reshape(len(x), heads, x.shape[1] // heads)
-    scaled = grouped * torch.rsqrt(grouped.pow(2).mean(-1, keepdim=True) + _attr(op, "eps"))
-    weight = 1 + weights[0] if op.attrs["order"] == "gemma" else weights[0]
-    return (scaled * weight).reshape(x.shape)
+    if rule == "layer":
+        grouped = grouped - grouped.mean(-1, keepdim=True)
+    squares = grouped.pow(2)
+    square = squares.sum(-1, keepdim=True) if rule == "l2" else squares.mean(-1, keepdim=True)
+    scaled = grouped * torch.rsqrt(square + _attr(op, "eps"))
+    if rule != "l2":
+        scaled = scaled * (1 + weights[0] if op.attrs["order"] == "gemma" else weights[0])
+    return (scaled + weights[1] if len(weights) > 1 else scaled).reshape(x.shape)
 
 
 def linear(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
@@ -55,6 +61,29 @@ def glu(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Resul
     if op.attrs["act"] == "silu":
         return functional.silu(gate) * up
     return functional.gelu(gate, approximate="tanh") * up
+
+
+def act(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
+    if op.attrs["act"] == "silu":
+        return functional.silu(ins[0])
+    return functional.gelu(ins[0], approximate="tanh" if op.attrs["act"] == "gelu_tanh" else "none")
+
+
+def cap(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
+    return _capped(ins[0], _attr(op, "cap"))
+
+
+def _capped(x: torch.Tensor, most: float) -> torch.Tensor:
+    return torch.tanh(x / most) * most
+
+
+def pool(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
+    """One row a request."""
+    mode = _attr(op, "mode")
+    parts = [ins[0][rows] for rows in step.rows]
+    if mode == "mean":
+        return torch.stack([part.mean(0) for part in parts])
+    return torch.stack([part[0 if mode == "cls" else -1] for part in parts])
 
 
 def quantize(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
@@ -115,7 +144,7 @@ def _causal(op: Op, q: torch.Tensor, index: torch.Tensor, slot: torch.Tensor, pa
     window = _attr(op, "window")
     first = max(0, int(index.min()) - window + 1) if window else 0
     keys = torch.arange(first, int(index.max()) + 1)
-    visible = keys <= index[:, None]
+    visible = keys <= (index[:, None] if _attr(op, "causal") else index.max())
     if window:
         visible &= keys > index[:, None] - window
     k, v = _read(op, keys, slot, pages)
@@ -142,6 +171,8 @@ def _mix(op: Op, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: tor
     rows, heads, width = q.shape
     grouped = q.transpose(0, 1).reshape(len(k), -1, width)
     scores = (grouped @ k.transpose(1, 2) * _attr(op, "scale")).reshape(len(k), heads // len(k), rows, -1)
+    if _attr(op, "cap"):
+        scores = _capped(scores, _attr(op, "cap"))
     weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
     return (weights.flatten(1, 2) @ v).reshape(heads, rows, width).transpose(0, 1)
 
@@ -165,6 +196,9 @@ OPERATORS: dict[str, Function] = {
         add,
         concat,
         glu,
+        act,
+        cap,
+        pool,
         quantize,
         rope_angles,
         rope,
