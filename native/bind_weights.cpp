@@ -28,9 +28,9 @@ StoredMatrix stored(const std::string& format, int m, int n, uintptr_t data, uin
   return {found, address<const uint8_t>(data), address<const int32_t>(order), m, n};
 }
 
-// [kind, m, n, group, offset, scale code, bias code] without data.
+// [kind, m, n, group, offset, scale code, bias code] without data; perhaps how many such matrices follow one another.
 LogicalTensor described(const std::vector<int>& shape) {
-  if (shape.size() != 7) throw std::invalid_argument("has no shape");
+  if (shape.size() != 7 && shape.size() != 8) throw std::invalid_argument("has no shape");
   LogicalTensor t{};
   t.kind = static_cast<WeightKind>(shape[0]);
   t.m = shape[1], t.n = shape[2], t.group = shape[3], t.offset = shape[4];
@@ -64,7 +64,7 @@ std::vector<int> shape(const WeightStore& s, const std::string& name) {
   if (w.vector) return {w.length};
   const PackedLinear& p = w.matrix;
   return {static_cast<int>(p.kind),       p.m, p.n, p.group, p.offset, static_cast<int>(p.scale_code),
-          static_cast<int>(p.bias_code)};
+          static_cast<int>(p.bias_code), w.count};
 }
 
 // As `shape` gives it.
@@ -75,7 +75,7 @@ void borrow(WeightStore& s, const std::string& name, const std::vector<int>& sha
     s.borrow_vector(name, reinterpret_cast<const float*>(at), shape[0]);
     return;
   }
-  s.borrow_matrix(name, described(shape), at, data.size());
+  s.borrow_matrix(name, described(shape), at, data.size(), shape.size() > 7 ? shape[7] : 1);
 }
 
 }  // namespace
@@ -83,23 +83,28 @@ void borrow(WeightStore& s, const std::string& name, const std::vector<int>& sha
 void bind_weights(nb::module_& m) {
   nb::class_<WeightStore>(m, "WeightStore")
       .def("make_room", [](WeightStore& s, const std::string& name,
-                           const std::vector<int>& shape) { s.make_room(name, described(shape)); })
+                           const std::vector<int>& shape) {
+        s.make_room(name, described(shape), shape.size() > 7 ? shape[7] : 1);
+      })
       .def("fill", &fill)
       .def("add_vector",
            [](WeightStore& s, const std::string& name, uintptr_t data, int length) {
              s.add_vector(name, address<const float>(data), length);
            })
       .def("reserve",
-           [](WeightStore& s, const std::string& name, const std::string& format, int rows, int columns) {
-             s.reserve(name, stored(format, rows, columns, 0, 0));
-           })
+           [](WeightStore& s, const std::string& name, const std::string& format, int rows, int columns, int count) {
+             s.reserve(name, stored(format, rows, columns, 0, 0), count);
+           },
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg("count") = 1)
       .def("pack",
            [](WeightStore& s, const std::string& name, const std::string& format, int rows, int columns, uintptr_t data,
-              uintptr_t order, int begin, int end) {
+              uintptr_t order, int begin, int end, int number) {
              const StoredMatrix matrix = stored(format, rows, columns, data, order);
              nb::gil_scoped_release release;
-             s.pack(name, matrix, begin, end);
-           })
+             s.pack(name, matrix, begin, end, number);
+           },
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg("number") = 0)
       .def("borrow", &borrow)
       .def("shape", &shape)
       .def("data", [](nb::handle self, const std::string& name) {

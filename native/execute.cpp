@@ -13,10 +13,6 @@ uint64_t now_ns() {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
-// A thread takes its panels in so many pieces, of at most so many: long runs stream best when rows are few, short ones
-// leave nobody waiting when a panel is much work.
-constexpr int32_t PIECES_FEW_ROWS = 4, PIECES_MANY_ROWS = 32, MANY_ROWS = 16, MOST_PANELS = 32;
-
 // Keys and values of one chunk that a task reads, at most, where it takes several KV heads.
 constexpr size_t CHUNK_BYTES = size_t{256} << 10;
 
@@ -119,11 +115,10 @@ void Step::kv_write(const BoundOp& op, Range r) const {
   kernels.kv_write(a, r.begin, r.end);
 }
 
-// The next piece of the panels of `op`. *victim: how far along the threads this one has come; starts at 0.
-bool Step::claim(const BoundOp& op, int pieces, int thread, int* victim, Range* out) const {
+// The next piece of the `panels` of `op`. *victim: how far along the threads this one has come; starts at 0.
+bool Step::claim(const BoundOp& op, int64_t panels, int pieces, int thread, int* victim, Range* out) const {
   for (; *victim < threads; ++*victim) {
     const int owner = (thread + *victim) % threads;
-    const int64_t panels = op.panels;
     const auto begin = static_cast<int32_t>(panels * owner / threads);
     const auto end = static_cast<int32_t>(panels * (owner + 1) / threads);
     const int32_t piece = threads == 1 ? end : std::clamp((end - begin + pieces - 1) / pieces, 1, MOST_PANELS);
@@ -159,7 +154,7 @@ void Step::linears(const BoundOp& op, int thread, uint8_t* own) const {
   if (a[0].rows == 0) return;
   Range piece{};
   const int pieces = a[0].rows < MANY_ROWS ? PIECES_FEW_ROWS : PIECES_MANY_ROWS;
-  for (int victim = 0; claim(op, pieces, thread, &victim, &piece);) {
+  for (int victim = 0; claim(op, op.panels, pieces, thread, &victim, &piece);) {
     for (int32_t i = 0, first = 0; i < op.linear_count; first += a[i].w->panels, ++i) {
       const int32_t begin = std::max(piece.begin - first, 0), end = std::min(piece.end - first, a[i].w->panels);
       if (begin >= end) continue;
@@ -240,6 +235,13 @@ void Step::run(const BoundOp& op, int thread, uint8_t* own) const {
     case OpKind::LINEAR_ADD:
     case OpKind::GATE_UP: return linears(op, thread, own);
     case OpKind::ATTENTION: return attention(op, own);
+    case OpKind::LINEAR_F32: return dot(op, thread);
+    case OpKind::ROUTE: return route(op, r);
+    case OpKind::DISPATCH: return dispatch(op, thread);
+    case OpKind::EXPERT_LINEAR:
+    case OpKind::EXPERT_GATE_UP: return expert_linears(op, thread, own);
+    case OpKind::COMBINE: return combine(op, r);
+    case OpKind::GATE: return gate(op, r);
   }
 }
 

@@ -32,6 +32,13 @@ constexpr std::pair<const char*, OpKind> KINDS[] = {
     {"fused.act", OpKind::ACT},
     {"cap", OpKind::ACT},
     {"pool", OpKind::POOL},
+    {"linear_f32", OpKind::LINEAR_F32},
+    {"route", OpKind::ROUTE},
+    {"dispatch", OpKind::DISPATCH},
+    {"expert_linear", OpKind::EXPERT_LINEAR},
+    {"fused.expert_gate_up", OpKind::EXPERT_GATE_UP},
+    {"combine", OpKind::COMBINE},
+    {"gate", OpKind::GATE},
 };
 
 class Reader {

@@ -23,6 +23,8 @@ bool is_linear(OpKind kind) {
   return kind == OpKind::LINEAR || kind == OpKind::QKV || kind == OpKind::LINEAR_ADD || kind == OpKind::GATE_UP;
 }
 
+bool is_expert_linear(OpKind kind) { return kind == OpKind::EXPERT_LINEAR || kind == OpKind::EXPERT_GATE_UP; }
+
 }  // namespace
 
 Session::Session(Isa isa, const SessionLimits& limits) : isa_(isa), limits_(limits), weights_(std::max(limits.threads, 1)) {
@@ -84,7 +86,7 @@ void Session::finish() {
       segment = std::max(segment, segment_floats(op.cache.d, group));
     }
   }
-  scratch_bytes_ = align(3 * linear_scratch_ + attention_scratch, 4096) + 256;
+  scratch_bytes_ = align(3 * linear_scratch_ + std::max(attention_scratch, expert_scratch_), 4096) + 256;
   scratch_ = Mapping(scratch_bytes_ * limits_.threads);
   max_segments_ = limits_.max_blocks * limits_.block_tokens / SEGMENT_TOKENS + 1;
   arrived_.assign(FEW_TASKS * limits_.threads, 0);
@@ -116,6 +118,8 @@ void Session::bind_ops(LoadedProgram& p) {
     BoundOp op;
     op.record = &record;
     if (is_linear(record.kind)) bind_linears(p.record, op);
+    if (is_expert_linear(record.kind)) bind_experts(p.record, op);
+    if (record.kind == OpKind::LINEAR_F32 || record.kind == OpKind::ROUTE) bind_plain(p.record, op);
     if (record.kind == OpKind::EMBED || record.kind == OpKind::NORM) bind_table(p.record, op);
     if (record.kind == OpKind::KV_WRITE || record.kind == OpKind::ATTENTION) bind_cache(p.record, op);
     p.ops.push_back(std::move(op));
@@ -187,7 +191,8 @@ void Session::bind_claims(LoadedProgram& p) const {
   std::vector<std::pair<int32_t, int32_t>> places;
   for (const BoundOp& op : p.ops) {
     if (op.record->barrier) ++epoch, used = 0;
-    const bool claimed = is_linear(op.record->kind) || op.record->kind == OpKind::ATTENTION;
+    const OpKind kind = op.record->kind;
+    const bool claimed = is_linear(kind) || is_expert_linear(kind) || kind == OpKind::ATTENTION;
     places.emplace_back(epoch % 3, used);
     used += claimed;
     p.sets = std::max(p.sets, used);
@@ -357,7 +362,7 @@ Session::View Session::view(const std::string& name) const {
 std::vector<std::pair<std::string, size_t>> Session::weight_bytes() const {
   std::vector<std::pair<std::string, size_t>> out;
   for (const auto& [name, w] : weights_.all()) {
-    out.emplace_back(name, w.vector ? w.length * sizeof(float) : w.matrix.panels * w.matrix.panel_bytes);
+    out.emplace_back(name, w.bytes());
   }
   return out;
 }

@@ -28,11 +28,12 @@ struct BoundOp {
   const OpRecord* record;
   LinearArgs linears[3];
   int32_t linear_count = 0;
-  int32_t panels = 0;  // of all its linears
+  int32_t panels = 0;  // of all its linears; of one expert
+  int32_t experts = 0;
   int32_t claims = 0;  // which set of counters hands out its panels or tasks
   CacheView cache{};
-  const float* vector = nullptr;        // norm: its weight; embed: what is added to every row
-  const float* bias = nullptr;          // norm
+  const float* vector = nullptr;        // norm: its weight; embed: what is added to every row; plain matrix
+  const float* bias = nullptr;          // norm, route, plain matrix
   const PackedLinear* table = nullptr;  // embed
 };
 
@@ -97,6 +98,8 @@ class Session {
   void bind_table(const ProgramRecord& program, BoundOp& op);
   void bind_claims(LoadedProgram& program) const;
   void bind_linears(const ProgramRecord& program, BoundOp& op);
+  void bind_experts(const ProgramRecord& program, BoundOp& op);
+  void bind_plain(const ProgramRecord& program, BoundOp& op);
   void place_caches(const ProgramRecord& program);
   void bind_cache(const ProgramRecord& program, BoundOp& op);
   void place(LoadedProgram& program, int32_t T, int32_t R, int32_t N);
@@ -116,7 +119,7 @@ class Session {
   size_t block_bytes_ = 0;
   Mapping cache_;
   Mapping scratch_;
-  size_t scratch_bytes_ = 0, linear_scratch_ = 0;
+  size_t scratch_bytes_ = 0, linear_scratch_ = 0, expert_scratch_ = 0;
   std::map<int32_t, std::vector<Tile>> tiles_;  // by query heads per KV head
   Mapping partial_;  // results of segments of attention tasks in parts
   std::vector<int32_t> arrived_;

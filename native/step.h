@@ -8,6 +8,10 @@ struct Range {
   int32_t begin, end;
 };
 
+// A thread takes its panels in so many pieces, of at most so many: long runs stream best when rows are few, short ones
+// leave nobody waiting when a panel is much work.
+constexpr int32_t PIECES_FEW_ROWS = 4, PIECES_MANY_ROWS = 32, MANY_ROWS = 16, MOST_PANELS = 32;
+
 // A step as its threads see it. Buffers' addresses and row counts are fixed before the threads start.
 struct Step {
   Isa isa;
@@ -67,8 +71,15 @@ struct Step {
   void kv_write(const BoundOp& op, Range r) const;
   void linears(const BoundOp& op, int thread, uint8_t* own) const;
   void attention(const BoundOp& op, uint8_t* own) const;
+  // step_experts.cpp
+  void route(const BoundOp& op, Range r) const;
+  void dispatch(const BoundOp& op, int thread) const;
+  void combine(const BoundOp& op, Range r) const;
+  void dot(const BoundOp& op, int thread) const;
+  void gate(const BoundOp& op, Range r) const;
+  void expert_linears(const BoundOp& op, int thread, uint8_t* own) const;
   Counter* counters(const BoundOp& op) const { return program.counters.get() + op.claims; }
-  bool claim(const BoundOp& op, int pieces, int thread, int* victim, Range* out) const;
+  bool claim(const BoundOp& op, int64_t panels, int pieces, int thread, int* victim, Range* out) const;
   void renew_claims(int epoch) const;
 };
 

@@ -74,21 +74,24 @@ BlockArrays advanced(const BlockArrays& a, const BlockFormat& f, size_t first) {
 
 }  // namespace
 
-void WeightStore::make_room(const std::string& name, const LogicalTensor& like) {
+void WeightStore::make_room(const std::string& name, const LogicalTensor& like, int32_t count) {
+  if (count < 1) throw std::invalid_argument("a stack of nothing");
   HeldWeight held;
-  held.matrix.data = pieces_.take(packed_bytes(like));
+  held.count = count;
+  held.matrix.data = pieces_.take(count * packed_bytes(like));
   describe_linear(like, held.matrix);
   held_[name] = held;
 }
 
 void WeightStore::fill(const std::string& name, const LogicalTensor& rows, int32_t first) {
-  const PackedLinear& whole = held_.at(name).matrix;
+  const HeldWeight& held = held_.at(name);
+  const PackedLinear& whole = held.matrix;
   PackedLinear part{};
   describe_linear(rows, part);
   const auto like = [](const PackedLinear& w) {
     return std::make_tuple(w.kind, w.n, w.group, w.offset, w.scale_code, w.bias_code);
   };
-  if (like(part) != like(whole) || first < 0 || first + part.panels > whole.panels)
+  if (like(part) != like(whole) || first < 0 || first + part.panels > held.count * whole.panels)
     throw std::invalid_argument("rows that do not fit the weight");
   share(threads_, part.panels, [&](int, int32_t p) {
     pack_panel(rows, p, whole.data + (size_t)(first + p) * whole.panel_bytes);
@@ -101,14 +104,15 @@ void WeightStore::add_vector(const std::string& name, const float* data, int32_t
   borrow_vector(name, copy, length);
 }
 
-void WeightStore::reserve(const std::string& name, const StoredMatrix& s) {
+void WeightStore::reserve(const std::string& name, const StoredMatrix& s, int32_t count) {
   if (s.n % s.format->elements) throw std::invalid_argument("rows are not whole blocks");
-  make_room(name, logical(*s.format, s.m, s.n, {}));
+  make_room(name, logical(*s.format, s.m, s.n, {}), count);
 }
 
-void WeightStore::pack(const std::string& name, const StoredMatrix& s, int32_t begin, int32_t end) {
+void WeightStore::pack(const std::string& name, const StoredMatrix& s, int32_t begin, int32_t end, int32_t number) {
   const BlockFormat& f = *s.format;
   const PackedLinear& whole = held_.at(name).matrix;
+  uint8_t* const target = whole.data + static_cast<size_t>(number) * whole.panels * whole.panel_bytes;
   const size_t row_blocks = s.n / f.elements, row_bytes = row_blocks * f.bytes;
   const Places places(f, PANEL * row_blocks);
   for (std::vector<uint8_t>& held : scratch_) held.resize(std::max(held.size(), places.end + 64));
@@ -122,15 +126,17 @@ void WeightStore::pack(const std::string& name, const StoredMatrix& s, int32_t b
     } else {
       f.unpack(s.data + row0 * row_bytes, rows * row_blocks, parts);
     }
-    pack_panel(logical(f, rows, s.n, parts), 0, whole.data + (begin + item) * whole.panel_bytes);
+    pack_panel(logical(f, rows, s.n, parts), 0, target + (begin + item) * whole.panel_bytes);
   });
 }
 
 void WeightStore::packed() { scratch_.assign(threads_, {}); }
 
-void WeightStore::borrow_matrix(const std::string& name, const LogicalTensor& like, uint8_t* data, size_t bytes) {
-  if (packed_bytes(like) != bytes) throw std::invalid_argument("has another size");
+void WeightStore::borrow_matrix(const std::string& name, const LogicalTensor& like, uint8_t* data, size_t bytes,
+                                int32_t count) {
+  if (count < 1 || bytes % count || packed_bytes(like) != bytes / count) throw std::invalid_argument("has another size");
   HeldWeight held;
+  held.count = count;
   held.matrix.data = data;
   describe_linear(like, held.matrix);
   held_[name] = held;

@@ -13,14 +13,16 @@
 
 namespace octavo {
 
-// A weight in memory: a matrix in panels, or a plain f32 vector (norms, biases).
+// A weight in memory: a matrix in panels, or plain f32 (norms, biases, routers).
+// Of a stack, `matrix` is the first of `count` equal ones that follow one another.
 struct HeldWeight {
   PackedLinear matrix{};
+  int32_t count = 1;
   const float* vector = nullptr;
   int32_t length = 0;
 
   const uint8_t* data() const { return vector ? reinterpret_cast<const uint8_t*>(vector) : matrix.data; }
-  size_t bytes() const { return vector ? length * sizeof(float) : matrix.panels * matrix.panel_bytes; }
+  size_t bytes() const { return vector ? length * sizeof(float) : count * matrix.panels * matrix.panel_bytes; }
 };
 
 // A matrix as a file holds it: whole rows of blocks. order[r]: which row of the file becomes row r; null: as they stand.
@@ -36,22 +38,22 @@ class WeightStore {
   explicit WeightStore(int32_t threads) : threads_(threads), scratch_(threads) {}
   WeightStore(const WeightStore&) = delete;
 
-  // Room for a matrix, of `like` all but the data; then panels from `first` on, whose rows are the tensor's, in any
-  // number of calls.
-  void make_room(const std::string& name, const LogicalTensor& like);
+  // Room for `count` matrices, of `like` all but the data; then panels from `first` on, whose rows are the tensor's, in
+  // any number of calls.
+  void make_room(const std::string& name, const LogicalTensor& like, int32_t count = 1);
   void fill(const std::string& name, const LogicalTensor& rows, int32_t first);
   void add_vector(const std::string& name, const float* data, int32_t length);
 
-  // Room for a matrix whose panels [begin, end) are then packed by all threads, in any number of calls, from any part of
-  // the file: what a thread holds besides is one panel's rows.
-  void reserve(const std::string& name, const StoredMatrix& stored);
-  void pack(const std::string& name, const StoredMatrix& stored, int32_t begin, int32_t end);
+  // Room for `count` matrices; panels [begin, end) of one of them are then packed by all threads, in any number of calls,
+  // from any part of the file: what a thread holds besides is one panel's rows.
+  void reserve(const std::string& name, const StoredMatrix& stored, int32_t count = 1);
+  void pack(const std::string& name, const StoredMatrix& stored, int32_t begin, int32_t end, int32_t number = 0);
   // Gives back what packing needed.
   void packed();
 
   // A weight that lies packed in memory which outlives the session. `like` has no data.
   // Throws std::invalid_argument when such a weight takes another number of bytes.
-  void borrow_matrix(const std::string& name, const LogicalTensor& like, uint8_t* data, size_t bytes);
+  void borrow_matrix(const std::string& name, const LogicalTensor& like, uint8_t* data, size_t bytes, int32_t count = 1);
   void borrow_vector(const std::string& name, const float* data, int32_t length);
 
   const HeldWeight* find(const std::string& name) const;

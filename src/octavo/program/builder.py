@@ -37,10 +37,17 @@ class Builder:
 
     # ---- declarations
     def weight(
-        self, name: str, shape: tuple[int, ...], *, hf: str, gguf: str, prep: tuple[tuple[Scalar, ...], ...] = ()
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        *,
+        hf: str,
+        gguf: str,
+        prep: tuple[tuple[Scalar, ...], ...] = (),
+        plain: bool = False,
     ) -> str:
         """Declares a weight (once; the same declaration again is the same weight, as for tied embeddings)."""
-        weight = Weight(name, shape, {"hf": hf, "gguf": gguf}, prep)
+        weight = Weight(name, shape, {"hf": hf, "gguf": gguf}, prep, plain)
         if self.weights.setdefault(name, weight) != weight:
             raise ConfigError(f"{self.name}: weight {name} is declared twice with different shapes or sources")
         return name

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from octavo.errors import UnsupportedError
+from octavo.program import experts
 from octavo.program.arena import Arena, place, rows_of, width_of
 from octavo.program.ir import Buffer, Op, Program
 from octavo.program.rules import Numbers, integer, number
@@ -41,7 +42,9 @@ LANES = 16  # rows of V are padded to whole vectors, and K with them
 ROW_OPS = (
     *("embed", "norm", "fused.norm", "add", "concat", "glu", "act", "fused.act", "cap"),
     *("quantize", "rope_angles", "rope", "kv_write"),
+    *experts.ROW_OPS,
 )
+CHOOSING_OPS = ("take", "combine")  # write by rows, read any
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +217,14 @@ def _pool(op: Op) -> tuple[list[int], list[float]]:
 NUMBERS: Mapping[str, Numbers] = {
     "embed": _embed,
     **dict.fromkeys(("norm", "fused.norm"), _norm),
-    **dict.fromkeys(("glu", "fused.gate_up"), _glu),
+    **dict.fromkeys(("glu", "fused.gate_up", "fused.expert_gate_up"), _glu),
     "rope_angles": _rope_angles,
     "rope": _rope,
     **dict.fromkeys(("attention", "fused.attention"), _attention),
     **dict.fromkeys(("act", "fused.act"), _act),
     "cap": _cap,
     "pool": _pool,
+    **experts.NUMBERS,
 }
 
 
@@ -252,7 +256,7 @@ def _accesses(program: Program, arena: Arena, op: Op, number: int) -> Iterator[t
             if name not in arena.places:
                 continue
             buffer, at = program.buffers[name], arena.places[name]
-            by_rows = op.kind in ROW_OPS or (op.kind == "take" and writes)
+            by_rows = op.kind in ROW_OPS or (op.kind in CHOOSING_OPS and writes)
             split: object = (rows_of(buffer), at.ld, buffer.dtype) if by_rows else (number, writes)
             yield at.region, writes, split
     if "cache_k" in op.attrs:

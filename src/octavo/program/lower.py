@@ -22,6 +22,7 @@ CacheDType = Literal["f32", "bf16", "i8"]
 # with a scale per row, or per 32 columns. Integers need i8 or u4 weights; bf16 weights keep bf16.
 ACTIVATION_KINDS = ("bf16", "i15", "i8g32", "i15g32")
 INTEGER_WEIGHTS = ("i8", "u4")
+LINEARS = ("linear", "expert_linear")  # operators whose first input is quantized before them
 
 
 def lower(
@@ -38,7 +39,9 @@ def lower(
 
 def default_kinds(program: Program) -> dict[str, str]:
     """Kinds where no tensor header is at hand: matrices bf16, vectors f32."""
-    return {name: "f32" if len(weight.shape) == 1 else "bf16" for name, weight in program.weights.items()}
+    return {
+        name: "f32" if len(weight.shape) == 1 or weight.plain else "bf16" for name, weight in program.weights.items()
+    }
 
 
 def bind(program: Program, kinds: Mapping[str, str], stored_bytes: Mapping[str, int] | None = None) -> Program:
@@ -61,7 +64,7 @@ def quantize(program: Program, activations: str = "bf16") -> Program:
     _expect(program, "bound", "quantize")
     if activations not in ("bf16", "int", "i8g32"):
         raise ConfigError(f"activations {activations!r}: bf16, int and i8g32 are the choices", param="activations")
-    eaten = {op.ins[0]: _activation_kind(program, op.ins[0], activations) for op in program.ops if op.kind == "linear"}
+    eaten = {op.ins[0]: _activation_kind(program, op.ins[0], activations) for op in program.ops if op.kind in LINEARS}
     buffers = dict(program.buffers)
     full, eats = {}, {}  # value -> name of its f32 form, name of its quantized form
     for name in sorted(eaten):
@@ -73,11 +76,12 @@ def quantize(program: Program, activations: str = "bf16") -> Program:
     ops: list[Op] = []
     ready: set[str] = set()
     for op in program.ops:
-        if op.kind == "linear" and op.ins[0] not in ready:
+        linear = op.kind in LINEARS
+        if linear and op.ins[0] not in ready:
             name = op.ins[0]
             ops.append(Op("quantize", (full[name],), (eats[name],), (), {"kind": eaten[name]}))
             ready.add(name)
-        ins = tuple((eats if op.kind == "linear" else full).get(name, name) for name in op.ins)
+        ins = tuple((eats if linear else full).get(name, name) for name in op.ins)
         ops.append(replace(op, ins=ins, outs=tuple(full.get(name, name) for name in op.outs)))
     for name, buffer in buffers.items():
         if buffer.dtype == "act":
@@ -93,7 +97,7 @@ def _activation_kind(program: Program, name: str, activations: str) -> DType:
     for glu, whose outliers eight bits lose (docs/fidelity.md); i15 behind norms; i15g32 for what nothing has levelled,
     such as the residual stream.
     """
-    weights = {program.weights[op.weights[0]].kind for op in program.ops if op.kind == "linear" and op.ins[0] == name}
+    weights = {program.weights[op.weights[0]].kind for op in program.ops if op.kind in LINEARS and op.ins[0] == name}
     if activations == "bf16" or not weights <= set(INTEGER_WEIGHTS):
         return "bf16"
     writer = next((op.kind for op in program.ops if name in op.outs), None)
@@ -153,10 +157,10 @@ class _Graph:
             for name in op.ins:
                 self.readers.setdefault(name, []).append(op)
 
-    def only(self, name: str, kind: str) -> Op | None:
-        """The operator of `kind` that writes `name`, if the value has one reader and is kept for nobody."""
+    def only(self, name: str, *kinds: str) -> Op | None:
+        """The operator of one of `kinds` that writes `name`, if the value has one reader and is kept for nobody."""
         op = self.writer.get(name)
-        if op is None or op.kind != kind or self.buffers[name].kind != "value":
+        if op is None or op.kind not in kinds or self.buffers[name].kind != "value":
             return None
         return op if len(self.readers.get(name, ())) == 1 else None
 
@@ -215,14 +219,17 @@ def _attention(graph: _Graph, op: Op) -> _Match | None:
 
 
 def _gate_up(graph: _Graph, op: Op) -> _Match | None:
-    """linear, linear, glu, quantize, both linears over one input, both with a bias or none."""
+    """linear, linear, glu, quantize, both linears over one input (of the same experts), both with a bias or none."""
     glu = graph.only(op.ins[0], "glu") if op.kind == "quantize" and op.attrs["kind"] != "i15" else None
     if glu is None:
         return None
-    gate, up = (graph.only(name, "linear") for name in glu.ins)
+    gate, up = (graph.only(name, *LINEARS) for name in glu.ins)
     if gate is None or up is None or gate.ins != up.ins or len(gate.weights) != len(up.weights):
         return None
-    return _join("fused.gate_up", (gate, up, glu, op), gate.ins, glu.attrs, op)
+    if gate.kind != up.kind:
+        return None
+    kind = "fused.expert_gate_up" if gate.kind == "expert_linear" else "fused.gate_up"
+    return _join(kind, (gate, up, glu, op), gate.ins, glu.attrs, op)
 
 
 def _linear_add(graph: _Graph, op: Op) -> _Match | None:

@@ -59,10 +59,11 @@ def elements(program: Program, name: str, shape: StepShape, hidden: Mapping[str,
         return total
     part = hidden[name]
     inner = elements(program, part.ins[0], shape, hidden)
-    if part.kind != "linear":
+    if part.kind not in ("linear", "expert_linear"):
         return inner
-    m, n = program.weights[part.weights[0]].shape
-    return inner // n * m
+    *_, m, n = program.weights[part.weights[0]].shape
+    gathered = len(part.ins) == 3
+    return (elements(program, part.ins[2], shape, hidden) if gathered else inner // n) * m
 
 
 def entry_bytes(program: Program, op: Op) -> int:
@@ -78,7 +79,7 @@ def stored_bytes(weight: Weight) -> int:
     count = 1
     for axis in weight.shape:
         count *= axis
-    return int(count * (4.0 if len(weight.shape) == 1 else _ASSUMED[weight.kind]))
+    return int(count * (4.0 if len(weight.shape) == 1 or weight.plain else _ASSUMED[weight.kind]))
 
 
 def integer(op: Op, name: str) -> int:

@@ -13,7 +13,7 @@ Scale codes of i8 and u4 (G = n / group columns of scales):
                bias uint8 [m, G] times super_bias (float16 bits) [m, n / 256], or None
 zero: int16 [m, G], or None; in place of a bias. Arithmetic of the formula: q - offset - zero in whole numbers, then
 float32, product rounded, then sum. It equals the format's own rule to the bit.
-numpy moves bytes here; it computes no value.
+A stack of matrices has one more axis in front, in every array. numpy moves bytes here; it computes no value.
 """
 
 from __future__ import annotations
@@ -69,6 +69,10 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         return sum(array.nbytes for array in self.arrays if array is not None)
+
+    def one(self, number: int) -> Tensor:
+        """One matrix of a stack."""
+        return replace(self.moved(lambda array: array[number]), shape=self.shape[1:])
 
     def moved(self, move: Callable[[Any], Any]) -> Tensor:
         """With `move` applied to every array, whose rows stand alike."""

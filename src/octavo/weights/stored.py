@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ class Stored:
 
     @property
     def row_bytes(self) -> int:
-        return self.header.nbytes // self.shape[0]
+        return self.header.nbytes // prod(self.shape[:-1])
 
     def read(self) -> Tensor:
         """All of it as its kind, rows in their places."""
@@ -53,7 +54,7 @@ class Stored:
         """Which row of the file stands in each row once prepared, int32; None when all stay where they are."""
         if not self.prep:
             return None
-        rows = self.shape[0]
+        rows = self.shape[max(len(self.shape) - 2, 0)]  # of one matrix of a stack
         moved = prepare(Tensor("f32", (rows,), np.arange(rows, dtype=np.int32)), self.prep)
         return np.ascontiguousarray(moved.data)
 

@@ -18,7 +18,7 @@ from octavo.backends.port import Kept, Limits, WeightStream
 from octavo.config import KVDType
 from octavo.errors import EngineError, ResourceError, UnsupportedError, UsageError
 from octavo.program.encode import PAGE_TOKENS, cache_shapes, encode
-from octavo.program.ir import Program
+from octavo.program.ir import Program, Weight
 from octavo.program.lower import activation_kinds, lower
 from octavo.types import Numerics, kv_storage
 from octavo.weights.kinds import KIND_NUMBERS, Tensor
@@ -80,14 +80,14 @@ class NativeExecutor:
             limits.block_tokens,
             threads,
         )
-        shapes = {name: weight.shape for program in programs.values() for name, weight in program.weights.items()}
+        wanted = {name: weight for program in programs.values() for name, weight in program.weights.items()}
         mapped: Any = None
         said: tuple[str, ...] = ()
         if kept is None:
-            _stream(native.weights, weights(), shapes)
+            _stream(native.weights, weights(), wanted)
         else:
             file = PackedFile(kept, ISAS.index(chosen), threads)
-            mapped, said = _kept(file, native.weights, weights, shapes)
+            mapped, said = _kept(file, native.weights, weights, wanted)
         try:
             for program in programs.values():
                 native.add_program(np.frombuffer(encode(program), np.int32))
@@ -140,67 +140,71 @@ def _check_kernels(programs: Mapping[str, Program]) -> None:
                 raise UnsupportedError(f"{program.name}: operator {op.kind} has no native kernel")
 
 
-def _stream(store: Any, weights: WeightStream, shapes: Mapping[str, tuple[int, ...]]) -> None:
+def _stream(store: Any, weights: WeightStream, wanted: Mapping[str, Weight]) -> None:
     for name, weight in weights:
-        if name not in shapes:
+        if name not in wanted:
             raise EngineError(f"weight {name} belongs to no program")
-        if tuple(weight.shape) != shapes[name]:
-            raise EngineError(f"{name}: weight is {tuple(weight.shape)}, not {shapes[name]}")
+        if tuple(weight.shape) != wanted[name].shape:
+            raise EngineError(f"{name}: weight is {tuple(weight.shape)}, not {wanted[name].shape}")
         try:
-            _add_weight(store, name, weight)
+            _add_weight(store, name, weight, plain=wanted[name].plain)
         except ValueError as error:
             raise EngineError(f"{name}: {error}") from None
 
 
 def _kept(
-    file: PackedFile, store: Any, weights: Callable[[], WeightStream], shapes: Mapping[str, tuple[int, ...]]
+    file: PackedFile, store: Any, weights: Callable[[], WeightStream], wanted: Mapping[str, Weight]
 ) -> tuple[Any, tuple[str, ...]]:
     """(what the store borrows from, notes): the weights from the file, or packed and written to it."""
     notes: list[str] = []
     try:
-        mapped = file.load(store, shapes)
+        mapped = file.load(store, {name: weight.shape for name, weight in wanted.items()})
         if mapped is not None:
             return mapped, ()
     except UnusableError as reason:
         notes.append(f"packed weights are written again, {file.path} is not usable: {reason}")
-    _stream(store, weights(), shapes)
+    _stream(store, weights(), wanted)
     try:
-        file.save(store, shapes)
+        file.save(store, wanted)
     except OSError as error:
         notes.append(f"packed weights are not kept in {file.path.parent}: {error.strerror or error}")
     return None, tuple(notes)
 
 
-def _add_weight(held: Any, name: str, weight: Tensor | Stored) -> None:
-    if isinstance(weight, Stored) and len(weight.shape) == 2 and weight.kind == weight.scheme.kind:
+def _add_weight(held: Any, name: str, weight: Tensor | Stored, *, plain: bool) -> None:
+    if isinstance(weight, Stored) and len(weight.shape) > 1 and weight.kind == weight.scheme.kind and not plain:
         _pack_rows(held, name, weight)
     else:
-        _add_tensor(held, name, weight.read() if isinstance(weight, Stored) else weight)
+        _add_tensor(held, name, weight.read() if isinstance(weight, Stored) else weight, plain=plain)
 
 
 def _pack_rows(native: Any, name: str, stored: Stored) -> None:
     """From the file into panels, by all threads, some panels at a time: what lies behind is let go of."""
-    rows, columns = stored.shape
-    order = stored.order()
+    *stack, rows, columns = stored.shape
+    order, raw = stored.order(), stored.raw
     source = (name, stored.scheme.name, rows, columns)
-    native.reserve(*source)
-    addresses = (stored.raw.ctypes.data, 0 if order is None else order.ctypes.data)
+    native.reserve(*source, *stack)
     panels, step = -(-rows // PANEL), max(1, PIECE_BYTES // (PANEL * stored.row_bytes))
-    for begin in range(0, panels, step):
-        end = min(begin + step, panels)
-        native.pack(*source, *addresses, begin, end)
-        stored.release(begin * PANEL, min(end * PANEL, rows))
+    for number in range(stack[0] if stack else 1):
+        first = number * rows
+        address = raw[first * stored.row_bytes :].ctypes.data
+        for begin in range(0, panels, step):
+            end = min(begin + step, panels)
+            native.pack(*source, address, 0 if order is None else order.ctypes.data, begin, end, number)
+            stored.release(first + begin * PANEL, first + min(end * PANEL, rows))
 
 
-def _add_tensor(native: Any, name: str, tensor: Tensor) -> None:
-    if len(tensor.shape) == 1:
+def _add_tensor(native: Any, name: str, tensor: Tensor, *, plain: bool) -> None:
+    if plain or len(tensor.shape) == 1:
         if tensor.kind != "f32":
-            raise UnsupportedError(f"{name}: vectors are held as f32, not {tensor.kind}")
+            raise UnsupportedError(f"{name}: vectors, routers and biases are held as f32, not {tensor.kind}")
         data = np.ascontiguousarray(tensor.data, np.float32)
-        native.add_vector(name, data.ctypes.data, len(data))
+        native.add_vector(name, data.ctypes.data, data.size)
         return
-    native.make_room(name, _description(tensor, tensor.shape))
-    _fill(native, name, tensor, 0)
+    *stack, rows, _ = tensor.shape
+    native.make_room(name, [*_description(tensor, tensor.shape[-2:]), *stack])
+    for number in range(stack[0] if stack else 1):
+        _fill(native, name, tensor.one(number) if stack else tensor, number * -(-rows // PANEL))
 
 
 def _description(tensor: Tensor, shape: tuple[int, ...]) -> list[int]:

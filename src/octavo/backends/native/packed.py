@@ -18,6 +18,7 @@ import struct
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from octavo.types import digest
 from octavo.weights.fetch import settle
 from octavo.weights.schemes import SCHEMES
 
-MAGIC, VERSION = b"OCTAVOPK", 1
+MAGIC, VERSION = b"OCTAVOPK", 2
 HEAD = struct.Struct("<8sIQ32sQQ32s")  # magic, version, bytes of the table, key, bytes of data, their sum, digest
 ALIGN = 64
 MOST_TABLE = 64 << 20
@@ -77,7 +78,7 @@ class PackedFile:
         if {name for name, *_ in table} != set(shapes):
             raise UnusableError("it holds other weights")
         for name, shape, begin, nbytes in table:
-            if begin + nbytes > len(data) or tuple(shape[1:3] if len(shape) > 1 else shape) != shapes[name]:
+            if begin + nbytes > len(data) or not _fits(shape, shapes[name]):
                 raise UnusableError(f"{name} has another shape")
             try:
                 store.borrow(name, shape, data[begin : begin + nbytes])
@@ -135,6 +136,13 @@ class PackedFile:
             with contextlib.suppress(OSError):
                 os.unlink(part)
             raise
+
+
+def _fits(held: list[int], shape: tuple[int, ...]) -> bool:
+    """Whether what WeightStore holds, floats in rows or one or more matrices, is a weight of this shape."""
+    if len(held) == 1:
+        return held[0] == prod(shape)
+    return (tuple(held[1:3]) if len(shape) == 2 else (held[7], *held[1:3])) == shape
 
 
 @functools.cache

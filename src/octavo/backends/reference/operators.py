@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from octavo.backends.reference import experts
 from octavo.backends.reference.step import Pages, Step
 from octavo.program.ir import Op
 
@@ -205,4 +206,4 @@ OPERATORS: dict[str, Function] = {
         kv_write,
         attention,
     )
-}
+} | experts.OPERATORS

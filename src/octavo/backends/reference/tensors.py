@@ -17,7 +17,7 @@ def to_float(tensor: Tensor) -> torch.Tensor:
     codes = _own(tensor.data)
     if tensor.kind == "u4":
         codes = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2)
-    codes = (codes.to(torch.int32) - tensor.offset).reshape(tensor.shape[0], -1, tensor.group)
+    codes = (codes.to(torch.int32) - tensor.offset).reshape(*tensor.shape[:-1], -1, tensor.group)
     if tensor.zero is not None:
         codes = codes - _own(tensor.zero).to(torch.int32)[..., None]
     values = codes.float() * _per_group(tensor.scale, tensor.super_scale, tensor.group)[..., None]
@@ -34,7 +34,7 @@ def _per_group(inner: np.ndarray, outer: np.ndarray | None, group: int) -> torch
         return torch.ldexp(torch.ones(inner.shape), _own(inner).to(torch.int32) - 128)
     if outer is None:
         return _half(inner)
-    return _own(inner).float() * _half(outer).repeat_interleave(SUPER_GROUP // group, dim=1)
+    return _own(inner).float() * _half(outer).repeat_interleave(SUPER_GROUP // group, dim=-1)
 
 
 def _half(bits: np.ndarray) -> torch.Tensor:
