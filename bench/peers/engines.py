@@ -28,12 +28,16 @@ class EngineFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`batch` prompts of `prompt` tokens, all different, each followed by `steps` generated tokens."""
+    """`batch` prompts of `prompt` tokens, all different, each followed by `steps` generated tokens.
+
+    shared: only decode counts, and an engine may compute one prompt and copy its cache for every sequence.
+    """
 
     name: str
     batch: int
     prompt: int
     steps: int
+    shared: bool = False
 
 
 class Engine(Protocol):
@@ -63,15 +67,15 @@ def package_version(environment: Path, package: str) -> str:
 
 
 class Octavo:
-    """`octavo bench`: Python, scheduler and sampling included."""
+    """`octavo bench`: Python, scheduler and sampling included. Its caches are never shared: each prompt is computed."""
 
-    name = "octavo"
-
-    def __init__(self, model: Path, threads: int, isa: str | None) -> None:
+    def __init__(self, name: str, model: Path, threads: int, isa: str | None, **options: str) -> None:
+        self.name = name
         octavo = str(Path(sys.executable).with_name("octavo"))
         self._command = [octavo, "bench", str(model), "--json", "--threads", str(threads)]
         self._command += ["--repeats", "1", "--num-blocks", str(NUM_BLOCKS)]
         self._command += ["--isa", isa] if isa else []
+        self._command += [word for option, value in options.items() for word in (f"--{option}", value)]
         self.version = output([octavo, "--version"]).split()[-1]
 
     def measure(self, run: Run, repeat: int) -> dict[str, float]:
@@ -97,6 +101,7 @@ class Llama:
     def measure(self, run: Run, repeat: int) -> dict[str, float]:
         steps = run.steps - 1  # the first token of a request belongs to the prefill
         shape = ["-npp", str(run.prompt), "-ntg", str(steps), "-npl", str(run.batch)]
+        shape += ["-pps"] if run.shared else []
         cells = run.batch * (-(-(run.prompt + steps) // 256) * 256)
         lines = output([*self._command, *shape, "-c", str(cells)]).splitlines()
         [result] = [json.loads(line) for line in lines if line.startswith("{")]

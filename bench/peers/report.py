@@ -17,18 +17,22 @@ ROW_TITLES = {
     "decode-32-at-2k": "decode, batch 32, context 2,016",
 }
 OURS = "octavo"
+Rows = dict[str, dict[str, list[float | None]]]  # row -> "engine type" -> samples
 
 
 @dataclass
 class Results:
-    """rates: bits -> row -> "engine type" -> tokens a second, one a repeat; null where an engine failed."""
+    """rates: model -> bits -> row -> "engine type" -> tokens a second, one a repeat; null where an engine failed.
+
+    model: the one being measured; the page shows all that have rates.
+    """
 
     model: str = ""
     threads: int = 0
     date: str = ""
     machine: dict[str, str] = field(default_factory=dict)
     engines: dict[str, str] = field(default_factory=dict)
-    rates: dict[str, dict[str, dict[str, list[float | None]]]] = field(default_factory=dict)
+    rates: dict[str, dict[str, Rows]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -43,9 +47,9 @@ class Results:
             self.notes.append(text)
             print(f"note: {text}", flush=True)
 
-    def add(self, bits: str, row: str, rates: dict[str, float]) -> None:
+    def add(self, model: str, bits: str, row: str, rates: dict[str, float]) -> None:
         """One repeat. Samples at one place of their lists are neighbours in time."""
-        lists = self.rates.setdefault(bits, {}).setdefault(row, {})
+        lists = self.rates.setdefault(model, {}).setdefault(bits, {}).setdefault(row, {})
         length = max((len(samples) for samples in lists.values()), default=0)
         for name in lists.keys() | rates.keys():
             samples = lists.setdefault(name, [None] * length)
@@ -67,9 +71,8 @@ def against_best(lists: dict[str, list[float | None]], ours: str) -> tuple[str, 
     return (best, ratios) if ratios else None
 
 
-def _cells(results: Results, bits: str) -> tuple[list[str], list[list[str]]]:
+def _cells(rows: Rows) -> tuple[list[str], list[list[str]]]:
     """A header and the rows of one table: medians with their range, then the ratios."""
-    rows = results.rates[bits]
     names = sorted(
         {name for lists in rows.values() for name in lists}, key=lambda name: (not name.startswith(OURS), name)
     )
@@ -87,19 +90,23 @@ def _cells(results: Results, bits: str) -> tuple[list[str], list[list[str]]]:
             if found is not None:
                 best, ratios = found
                 span = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-                verdicts.append(f"{ours.removeprefix(OURS).strip()} {span} of {best}")
+                verdicts.append(f"{ours.removeprefix(OURS).strip(' -')} {span} of {best}")
         cells.append("; ".join(verdicts) or "-")
         body.append(cells)
     return header, body
 
 
+def _tables(results: Results) -> list[tuple[str, Rows]]:
+    return [(f"{model}, {bits}", rows) for model, kinds in results.rates.items() for bits, rows in kinds.items()]
+
+
 def table(results: Results) -> str:
     """For a terminal."""
     lines = []
-    for bits in results.rates:
-        header, body = _cells(results, bits)
+    for title, rows in _tables(results):
+        header, body = _cells(rows)
         widths = [max(len(line[i]) for line in (header, *body)) for i in range(len(header))]
-        lines.append(f"\n{bits}")
+        lines.append(f"\n{title}")
         lines += [
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in (header, *body)
         ]
@@ -110,7 +117,7 @@ PAGE = """# Octavo beside its peers
 
 Written by `python bench/compare.py --write` (`make compare`); do not edit. Samples: `benchmarks.json`.
 
-Model: {model}. Threads: {threads}. Date: {date}. {machine}. Versions: {engines}.
+Models: {models}. Threads: {threads}. Date: {date}. {machine}. Versions: {engines}.
 
 ![tokens a second of every engine, row by row](benchmarks.svg)
 
@@ -123,12 +130,16 @@ requests decode.
 
 What is compared. Octavo: `octavo bench`, the whole engine with scheduler and sampling. OpenVINO GenAI, vLLM and
 transformers: their Python interfaces, whole engines too. llama.cpp: its own `llama-batched-bench`, which neither
-schedules nor samples, with a cache of its own for every sequence (its fastest setting here); at context 2,016 its
-32 sequences share one computed prompt, so that only its decode rate is taken there. Every peer runs with its own
-default numerics: OpenVINO and llama.cpp round activations to 8 bits in groups where Octavo does not (`fidelity.md`).
-The types of the model that are not the published file were written by llama.cpp's quantize tool. Its Q4_K_M falls back
-to Q5_0, Q5_1 and Q8_0 for tensors whose width is no multiple of 256. OpenVINO's reader knows no bfloat16 files: in the
-16-bit rows it reads float16.
+schedules nor samples, with a cache of its own for every sequence (its fastest setting here); at context 2,016 it
+computes one prompt and copies its cache for all 32 sequences, so only its decode rate is taken there. Every peer runs
+with its own default numerics: OpenVINO and llama.cpp round activations to 8 bits in groups where Octavo does not
+(`fidelity.md`). `octavo-i8g32` is Octavo with `--activations i8g32`, which does the same as they do: an option, since
+it misses the bars of fidelity that the defaults keep.
+
+SmolLM2's types that are not the published file were written by llama.cpp's quantize tool. Its Q4_K_M falls back to
+Q5_0, Q5_1 and Q8_0 for tensors whose width is no multiple of 256. qwen3-0.6b, llama-3.2-1b and llama-3.1-8b are random
+weights in those models' shapes (`bench/shapes.py`), the head as wide as theirs. OpenVINO's reader knows no bfloat16
+files: in the 16-bit rows it reads float16.
 """
 
 
@@ -137,12 +148,16 @@ def markdown(results: Results) -> str:
     engines = ", ".join(f"{name} {version}" for name, version in results.engines.items())
     lines = [
         PAGE.format(
-            model=results.model, threads=results.threads, date=results.date, machine=facts.capitalize(), engines=engines
+            models=", ".join(results.rates),
+            threads=results.threads,
+            date=results.date,
+            machine=facts,
+            engines=engines,
         )
     ]
-    for bits in results.rates:
-        header, body = _cells(results, bits)
-        lines.append(f"## {bits}\n")
+    for title, rows in _tables(results):
+        header, body = _cells(rows)
+        lines.append(f"## {title}\n")
         lines += ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *body)]
         lines.append("")
     if results.notes:
@@ -150,18 +165,25 @@ def markdown(results: Results) -> str:
     return "\n".join(lines)
 
 
-COLORS = {OURS: "#c2410c", "llama.cpp": "#2563eb", "openvino": "#7c3aed", "vllm": "#0f766e", "transformers": "#64748b"}
+COLORS = {
+    OURS: "#c2410c",
+    "octavo-i8g32": "#fb923c",
+    "llama.cpp": "#2563eb",
+    "openvino": "#7c3aed",
+    "vllm": "#0f766e",
+    "transformers": "#64748b",
+}
 WIDTH, BAR, LABEL, VALUE = 860, 16, 190, 70  # pixels
 
 
 def plot(results: Results) -> str:
-    """An SVG: for every number of bits and row a group of bars, longest = fastest of the group."""
+    """An SVG: for every model, number of bits and row a group of bars, longest = fastest of the group."""
     parts: list[str] = []
     y = 8
-    for bits, rows in results.rates.items():
+    for title, rows in _tables(results):
         for row in (row for row in ROW_TITLES if row in rows):
             y += 20
-            parts.append(f'<text x="4" y="{y}" font-weight="bold">{escape(f"{bits}: {ROW_TITLES[row]}")}</text>')
+            parts.append(f'<text x="4" y="{y}" font-weight="bold">{escape(f"{title}: {ROW_TITLES[row]}")}</text>')
             top = max(median(samples) for samples in rows[row].values()) or 1.0
             for name, samples in sorted(rows[row].items(), key=lambda item: -median(item[1])):
                 rate = median(samples)
