@@ -6,7 +6,7 @@
 Engines of the same bits a weight take turns, row after row, repeat after repeat; a ratio is of two neighbours in time.
 Prints a table; --write also writes docs/benchmarks.json, .md and .svg. The other types of MODEL (a GGUF file) are
 written by llama.cpp's own quantize tool. A MODEL that shapes.py knows has random weights, written by it. --json FILE
-keeps the samples, --add FILE goes on from those of another run: so a page gathers several models.
+keeps the samples as they come, --add FILE goes on from those of another run: so a page gathers several models.
 """
 
 from __future__ import annotations
@@ -153,6 +153,8 @@ def compare_class(bits: str, files: Files, args: argparse.Namespace, results: Re
                 rows = {row: phase for row, (name, phase) in ROWS.items() if name == run.name and row in args.rows}
                 if rows:
                     record(bits, rows, measure_round(engines, run, repeat, results), results)
+                if args.json:
+                    args.json.write_text(results.dump(), encoding="utf-8")
 
 
 def record(bits: str, rows: dict[str, str], rates: dict[str, dict[str, float]], results: Results) -> None:
@@ -227,8 +229,6 @@ def main() -> None:
         if set(kinds) & set(args.types):
             compare_class(bits, files, args, results)
     print(table(results))
-    if args.json:
-        args.json.write_text(results.dump(), encoding="utf-8")
     if args.write:
         docs = ROOT / "docs"
         (docs / "benchmarks.json").write_text(results.dump(), encoding="utf-8")
