@@ -214,7 +214,7 @@ static void store_glu(const LinearArgs& a, int panel, int row, int rows, const f
   const int first = panel * PANEL, columns = a.w->m - first < PANEL ? a.w->m - first : PANEL;
   for (int r = 0; r < rows; r++) {
     uint16_t act[PANEL];
-    float full[PANEL];
+    alignas(64) float full[PANEL];
 #pragma GCC unroll 8
     for (int v = 0; v < PANEL; v += VW) {
       const vf g = v_load(gate + r * PANEL + v), u = v_load(up + r * PANEL + v);

@@ -35,24 +35,34 @@ static void write_row(int width, float* out, uint16_t* out16, int ldo, F f) {
   }
 }
 
+OCTAVO_INLINE void set_half(BlockFloats& to, int half, vf x) {
+#if defined(__AVX512BW__)
+  to.half[half] = x;
+#else
+  vstore(to.x + half * LANES, x);
+#endif
+}
+
 // The same as records of integers.
 template <class F>
 static void write_records(int width, uint8_t* records, ActKind kind, F f) {
-  const auto block = [&](int begin, float* x) {  // zeros beyond the row
-    for (int i = 0; i < BLOCK; i += LANES) {
-      const int left = width - begin - i;
-      vstore(x + i, vset(0.0f));
-      if (left > 0) vstore_n(x + i, f(begin + i, left < LANES ? left : LANES), left < LANES ? left : LANES);
+  const auto block = [&](int begin) {  // zeros beyond the row
+    BlockFloats x;
+    for (int half = 0; half < 2; ++half) {
+      const int at = begin + half * LANES, left = width - at;
+      set_half(x, half, left >= LANES ? f(at, LANES) : left > 0 ? vkeep(f(at, left), 0, left, vset(0.0f)) : vset(0.0f));
     }
+    return x;
   };
-  float x[BLOCK];
-  uint32_t top = 0;
+  RecordScale scale;
   if (act_row_scale(kind)) {
-    for (int begin = 0; begin < width; begin += BLOCK) block(begin, x), top = top_bits(x, BLOCK, top);
+    TopBits top;
+    for (int begin = 0; begin < width; begin += BLOCK) top.take(block(begin));
+    scale = scale_of(kind, top.found());
   }
   for (int begin = 0; begin < width; begin += BLOCK, records += record_bytes(kind)) {
-    block(begin, x);
-    quantize_block(kind, x, act_row_scale(kind) ? top : top_bits(x, BLOCK, 0), records);
+    const BlockFloats x = block(begin);
+    quantize_block(kind, x, act_row_scale(kind) ? scale : scale_of(kind, x), records);
   }
 }
 

@@ -20,25 +20,26 @@ constexpr uint32_t INFINITE_BITS = 0x7f800000u;
 constexpr float ROUNDING = 12582912.0f;
 constexpr int32_t ROUNDING_BITS = 0x4b400000;
 
-// The larger of `top` and the bits of the magnitudes of n floats: bits are ordered as magnitudes are, NaN above all.
-static inline uint32_t top_bits(const float* x, int n, uint32_t top) {
-  int32_t most = (int32_t)top, i = 0;
 #if defined(__AVX512BW__)
-  __m512i lanes = _mm512_set1_epi32(most);
-  for (; i + 16 <= n; i += 16)
-    lanes = _mm512_max_epi32(lanes, _mm512_and_si512(_mm512_loadu_si512(x + i), _mm512_set1_epi32(0x7fffffff)));
-  most = _mm512_reduce_max_epi32(lanes);
-#endif
-  for (; i < n; i++) {
-    int32_t bits;
-    std::memcpy(&bits, x + i, 4);
-    bits &= 0x7fffffff;
-    most = bits > most ? bits : most;
-  }
-  return (uint32_t)most;
-}
 
-#if defined(__AVX512BW__)
+struct BlockFloats {
+  __m512 half[2];
+};
+
+static inline BlockFloats load_block(const float* x) { return {{_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)}}; }
+
+// The bits of the largest magnitude of some blocks: bits are ordered as magnitudes are, NaN above all.
+struct TopBits {
+  __m512i lanes = _mm512_setzero_si512();
+  void take(const BlockFloats& x) {
+    const __m512i some = _mm512_max_epi32(bits_of(x.half[0]), bits_of(x.half[1]));
+    lanes = _mm512_max_epi32(lanes, some);
+  }
+  uint32_t found() const { return (uint32_t)_mm512_reduce_max_epi32(lanes); }
+
+ private:
+  static __m512i bits_of(__m512 x) { return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)); }
+};
 
 // Sixteen integers' low bytes, as they stand in a plane.
 static inline void store_sixteen(__m512i v, uint8_t* to) {
@@ -46,19 +47,55 @@ static inline void store_sixteen(__m512i v, uint8_t* to) {
   _mm_storeu_si128((__m128i*)to, _mm_shuffle_epi8(_mm512_cvtepi32_epi8(v), order));
 }
 
-// The planes of a block and the sums of its halves.
-static inline void round_block(int planes, const float* x, float inverse, uint8_t* record, int32_t (&sum)[2]) {
+static inline __m256i fold(__m512i v) {
+  return _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
+}
+
+// The planes and the side of a block.
+static inline void write_block(int planes, const BlockFloats& x, float inverse, float scale, uint8_t* record) {
+  __m512i v[2];
   for (int half = 0; half < 2; half++) {
-    const __m512 shifted =
-        _mm512_add_ps(_mm512_mul_ps(_mm512_loadu_ps(x + 16 * half), _mm512_set1_ps(inverse)), _mm512_set1_ps(ROUNDING));
-    const __m512i v = _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(ROUNDING_BITS));
-    sum[half] = _mm512_reduce_add_epi32(v);
-    store_sixteen(planes == 2 ? _mm512_srai_epi32(v, 7) : v, record + 16 * half);
-    if (planes == 2) store_sixteen(_mm512_and_si512(v, _mm512_set1_epi32(127)), record + BLOCK + 16 * half);
+    const __m512 shifted = _mm512_add_ps(_mm512_mul_ps(x.half[half], _mm512_set1_ps(inverse)), _mm512_set1_ps(ROUNDING));
+    v[half] = _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(ROUNDING_BITS));
+    store_sixteen(planes == 2 ? _mm512_srai_epi32(v[half], 7) : v[half], record + 16 * half);
+    if (planes == 2) store_sixteen(_mm512_and_si512(v[half], _mm512_set1_epi32(127)), record + BLOCK + 16 * half);
   }
+  const __m256i pairs = _mm256_hadd_epi32(fold(v[0]), fold(v[1]));
+  const __m128i fours = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+  const __m128i halves = _mm_hadd_epi32(fours, fours);  // first, last, first, last
+  const __m128i whole = _mm_add_epi32(halves, _mm_shuffle_epi32(halves, 0xb1));
+  const __m128i sums = _mm_blend_epi32(_mm_shuffle_epi32(halves, 0x10), whole, 1);  // lane 3: anything
+  const __m128 minus = _mm_castsi128_ps(_mm_sub_epi32(_mm_setzero_si128(), sums));
+  float* side = (float*)(record + planes * BLOCK);
+  _mm_storeu_ps(side, _mm_insert_ps(minus, _mm_set_ss(scale), 0x30));
+  _mm_storeu_ps(side + 4, _mm_insert_ps(_mm_cvtepi32_ps(sums), _mm_setzero_ps(), 0x30));
 }
 
 #else
+
+struct BlockFloats {
+  float x[BLOCK];
+};
+
+static inline BlockFloats load_block(const float* x) {
+  BlockFloats block;
+  std::memcpy(block.x, x, sizeof block.x);
+  return block;
+}
+
+struct TopBits {
+  int32_t most = 0;
+  void take(const BlockFloats& x) {
+    int32_t bits[BLOCK], top = most;
+    std::memcpy(bits, x.x, sizeof bits);
+    for (int i = 0; i < BLOCK; i++) {
+      const int32_t magnitude = bits[i] & 0x7fffffff;
+      top = magnitude > top ? magnitude : top;
+    }
+    most = top;
+  }
+  uint32_t found() const { return (uint32_t)most; }
+};
 
 static inline void store_plane(const int8_t* from, uint8_t* to) {
   typedef int8_t sixteen __attribute__((vector_size(16)));
@@ -70,11 +107,10 @@ static inline void store_plane(const int8_t* from, uint8_t* to) {
   }
 }
 
-// The planes of a block and the sums of its halves.
-static inline void round_block(int planes, const float* x, float inverse, uint8_t* record, int32_t (&sum)[2]) {
+static inline void write_block(int planes, const BlockFloats& x, float inverse, float scale, uint8_t* record) {
   int32_t v[BLOCK];
   for (int i = 0; i < BLOCK; i++) {
-    const float shifted = x[i] * inverse + ROUNDING;
+    const float shifted = x.x[i] * inverse + ROUNDING;
     int32_t bits;
     std::memcpy(&bits, &shifted, 4);
     v[i] = bits - ROUNDING_BITS;
@@ -84,33 +120,45 @@ static inline void round_block(int planes, const float* x, float inverse, uint8_
     high[i] = (int8_t)(planes == 2 ? v[i] >> 7 : v[i]);
     low[i] = (int8_t)(v[i] & 127);
   }
-  sum[0] = sum[1] = 0;
-  for (int i = 0; i < 16; i++) sum[0] += v[i], sum[1] += v[16 + i];
+  int32_t first = 0, last = 0;
+  for (int i = 0; i < 16; i++) first += v[i], last += v[16 + i];
   store_plane(high, record);
   if (planes == 2) store_plane(low, record + BLOCK);
+  const int32_t sums[3] = {first + last, first, last};
+  BlockSide side{};
+  for (int i = 0; i < 3; i++) side.minus_sum[i] = -sums[i], side.sum[i] = (float)sums[i];
+  side.scale = scale;
+  std::memcpy(record + planes * BLOCK, &side, sizeof side);
 }
 
 #endif
 
-// One record from the 32 floats of a block. top: the bits of the largest magnitude that its scale has to hold.
-static inline void quantize_block(ActKind kind, const float* x, uint32_t top, uint8_t* record) {
-  const int planes = act_planes(kind);
-  const float most = planes == 2 ? 16383.0f : 127.0f;
+// What the largest magnitude of a block, or of a row, makes of its floats. inverse: 0 where they are not to be read.
+struct RecordScale {
+  float inverse, scale;
+};
+
+static inline RecordScale scale_of(ActKind kind, uint32_t top) {
+  const float most = act_planes(kind) == 2 ? 16383.0f : 127.0f;
   float largest;
   std::memcpy(&largest, &top, 4);
+  if (top >= INFINITE_BITS) return {0.0f, __builtin_nanf("")};
+  return largest < SMALLEST ? RecordScale{0.0f, 0.0f} : RecordScale{most / largest, largest / most};
+}
+
+static inline RecordScale scale_of(ActKind kind, const BlockFloats& x) {
+  TopBits top;
+  top.take(x);
+  return scale_of(kind, top.found());
+}
+
+// One record. scale: of the block or of the row.
+static inline void quantize_block(ActKind kind, const BlockFloats& x, RecordScale scale, uint8_t* record) {
+  const int planes = act_planes(kind);
+  if (scale.inverse != 0.0f) return write_block(planes, x, scale.inverse, scale.scale, record);
   BlockSide side{};
-  if (top >= INFINITE_BITS || largest < SMALLEST) {
-    std::memset(record, 0, planes * BLOCK);
-    side.scale = top >= INFINITE_BITS ? __builtin_nanf("") : 0.0f;
-    std::memcpy(record + planes * BLOCK, &side, sizeof side);
-    return;
-  }
-  const float inverse = most / largest;
-  side.scale = largest / most;
-  int32_t sum[2];
-  round_block(planes, x, inverse, record, sum);
-  const int32_t sums[3] = {sum[0] + sum[1], sum[0], sum[1]};
-  for (int i = 0; i < 3; i++) side.minus_sum[i] = -sums[i], side.sum[i] = (float)sums[i];
+  side.scale = scale.scale;
+  std::memset(record, 0, planes * BLOCK);
   std::memcpy(record + planes * BLOCK, &side, sizeof side);
 }
 
@@ -123,7 +171,8 @@ static inline void quantize_blocks(ActKind kind, const float* x, int n, uint8_t*
       std::memcpy(padded, from, (n - i) * sizeof(float));
       from = padded;
     }
-    quantize_block(kind, from, top_bits(from, BLOCK, 0), records);
+    const BlockFloats block = load_block(from);
+    quantize_block(kind, block, scale_of(kind, block), records);
   }
 }
 
