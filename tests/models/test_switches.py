@@ -66,6 +66,14 @@ def scaled(op):
     return {**op.attrs, "scale": op.attrs["scale"] * 1.1} if op.kind == "attention" else op.attrs
 
 
+def llama_order(op):
+    return {**op.attrs, "order": "llama"} if op.kind == "norm" else op.attrs
+
+
+def unscaled(op):
+    return {**op.attrs, "scale": 1.0} if op.kind == "embed" else op.attrs
+
+
 def local_as_full(mapping):
     """Layers that slide rotate as the others do."""
     return {**mapping, "rope_parameters": mapping["rope_parameters"]["full_attention"]}
@@ -74,6 +82,8 @@ def local_as_full(mapping):
 FLIPS = {
     "nothing": ("llama", {}),
     "no layer kinds": ("olmo3", {"config": field(layer_types=None)}),
+    "no layer kinds in gemma2": ("gemma2", {"config": field(layer_types=None)}),
+    "no layer kinds in gemma3": ("gemma3", {"config": field(layer_types=None)}),
     "rope theta": ("llama", {"config": rope(rope_theta=600.0)}),
     "rope type linear": ("llama", {"rope": "linear", "config": rope(rope_type="default")}),
     "rope type llama3": ("llama", {"rope": "llama3", "config": rope(rope_type="default")}),
@@ -109,6 +119,19 @@ FLIPS = {
     "attention output norm": ("olmo2", {"weights": plain("post_attention_norm")}),
     "row norm of q": ("olmo2", {"weights": plain("q_norm")}),
     "row norm of k": ("olmo2", {"weights": plain("k_norm")}),
+    "gemma branch norms": ("gemma2", {"weights": plain("post_ffw_norm")}),
+    "gemma norm order": ("gemma3", {"attrs": llama_order}),
+    "embedding scale": ("gemma", {"attrs": unscaled}),
+    "query scalar": ("gemma2", {"config": field(query_pre_attn_scalar=24)}),
+    "attention cap": ("gemma2", {"config": field(attn_logit_softcapping=None)}),
+    "attention cap size": ("gemma2", {"config": field(attn_logit_softcapping=3.0)}),
+    "final cap": ("gemma2", {"config": field(final_logit_softcapping=None)}),
+    "gemma2 pattern": ("gemma2", {"config": field(layer_types=None), "switches": {"window_period": 3}}),
+    "gemma3 pattern": ("gemma3", {"config": field(layer_types=None, sliding_window_pattern=2)}),
+    "gemma3 window": ("gemma3", {"config": field(sliding_window=9)}),
+    "gemma3 qk norm": ("gemma3", {"weights": plain("q_norm")}),
+    "gemma3 local rope": ("gemma3", {"config": local_as_full, "switches": {"local_theta": 500.0}}),
+    "gelu": ("gemma", {"config": field(hidden_act="silu", hidden_activation="silu")}),
     "window period": ("olmo3", {"config": field(layer_types=None), "switches": {"window_period": 3}}),
     "rope of windows": ("olmo3", {"config": local_as_full, "switches": {"scaled_windows": True}}),
     "window": ("mistral", {"config": field(sliding_window=16)}),
@@ -117,13 +140,27 @@ FLIPS = {
 }
 
 
+SAME = [name for name in FLIPS if name.startswith("no layer kinds") or name == "nothing"]
+
+
 @pytest.mark.parametrize("name", FLIPS)
 def test_a_flipped_switch_shows(name):
     member, flip = FLIPS[name]
-    if name in ("nothing", "no layer kinds"):
+    if name in SAME:
         assert miss(member, **flip) <= TOLERANCE
     else:
         assert miss(member, **flip) >= 100 * TOLERANCE
+
+
+def test_the_embedding_scale_is_held_in_the_type_of_the_weights():
+    _, mapping = twin("gemma")
+    scales = []
+    for dtype in ("float32", "bfloat16"):
+        told = ModelConfig.from_mapping({**mapping, "dtype": dtype, "hidden_size": 3072, "head_dim": 24})
+        row = row_for(told)
+        embed = next(op for op in row.write(told, row.switches, None).ops if op.kind == "embed")
+        scales.append(embed.attrs["scale"])
+    assert scales == [float(np.float32(3072**0.5)), 55.5]
 
 
 def test_silence_means_what_the_family_says():

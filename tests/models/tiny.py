@@ -38,6 +38,34 @@ MEMBERS = {
     "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
     "qwen3": ("Qwen3Config", {"head_dim": 32, "tie_word_embeddings": False}),
     "smollm3": ("SmolLM3Config", {"num_hidden_layers": 5, "no_rope_layer_interval": 2, "pad_token_id": 0}),
+    "gemma": ("GemmaConfig", {"head_dim": 24, "num_hidden_layers": 3}),
+    "gemma2": (
+        "Gemma2Config",
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 24,
+            "query_pre_attn_scalar": 20,
+            "sliding_window": 8,
+            "attn_logit_softcapping": 2.0,
+            "tie_word_embeddings": False,
+            "final_logit_softcapping": 4.0,
+        },
+    ),
+    "gemma3": (
+        "Gemma3TextConfig",
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 24,
+            "query_pre_attn_scalar": 20,
+            "sliding_window": 8,
+            "sliding_window_pattern": 3,
+            "tie_word_embeddings": False,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 60.0},
+            },
+        },
+    ),
     "olmo2": ("Olmo2Config", {"tie_word_embeddings": False}),
     "olmo3": (
         "Olmo3Config",
@@ -84,7 +112,10 @@ def twin(member: str, rope: str = "default"):
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
         for weight_name, weight in model.named_parameters():
-            weight.copy_(_values(weight_name, weight.shape))
+            values = _values(weight_name, weight.shape)
+            if name.startswith("Gemma"):  # offsets from 1, and an embedding that is scaled up
+                values = values - 1 if "norm" in weight_name else values / 4 if "embed" in weight_name else values
+            weight.copy_(values)
     mapping = json.loads(config.to_json_string())
     return model, {**mapping, "architectures": [type(model).__name__]}
 

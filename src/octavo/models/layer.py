@@ -18,7 +18,7 @@ from octavo.types import KVGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """Attention of one layer. hidden: D. window: keys that a query sees with itself, 0: all.
+    """Attention of one layer. window: keys that a query sees with itself, 0: all. cap: see Builder.attention.
 
     qk_norm: RMS norm of q and k before rotation, of each head or over the whole row; eps and order are its own.
     angles: of rotary / 2 pairs; None: the layer does not rotate. interleaved: the rows of q and k stand in
@@ -31,6 +31,7 @@ class Attention:
     width: int
     scale: float
     window: int = 0
+    cap: float = 0.0
     qkv_bias: bool = False
     o_bias: bool = False
     qk_norm: Literal["none", "head", "row"] = "none"
@@ -94,6 +95,7 @@ def attend(b: Builder, spec: Attention, layer: int, q: str, k: str, v: str) -> s
         kv_heads=spec.kv_heads,
         scale=spec.scale,
         window=window,
+        cap=spec.cap,
     )
 
 

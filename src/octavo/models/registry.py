@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
-from octavo.models import llama
+from octavo.models import gemma, llama
 from octavo.program.ir import Program
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One member of a family. write: (config, switches, max_model_len) -> plain program."""
+    """One member of a family. write: (config, switches, max_model_len) -> plain program; switches: its family's."""
 
     title: str
-    write: Callable[[ModelConfig, llama.Switches, int | None], Program]
-    switches: llama.Switches
+    write: Callable[[ModelConfig, Any, int | None], Program]
+    switches: Any
 
 
 _LLAMA = Row("Llama", llama.program, llama.Switches(gguf_interleaved=True))
@@ -34,6 +35,17 @@ _OLMO2 = Row(
     llama.Switches(qk_norm="row", norms="after", theta=5e5, window_period=4, scaled_windows=False),
 )
 _OLMO3 = Row("OLMo 3", llama.program, replace(_OLMO2.switches, window=4096))
+_GEMMA = Row("Gemma", gemma.program, gemma.Switches(branch_norms=False))
+_GEMMA2 = Row(
+    "Gemma 2",
+    gemma.program,
+    gemma.Switches(window=4096, window_period=2, attention_cap=50.0, final_cap=30.0, large_layers=46),
+)
+_GEMMA3 = Row(
+    "Gemma 3",
+    gemma.program,
+    gemma.Switches(qk_norm=True, window=1024, window_period=6, theta=1e6, local_theta=10_000.0, large_layers=62),
+)
 
 # Names of config.json, then of GGUF's general.architecture (Mistral and SmolLM2 are "llama" there).
 ROWS: Mapping[str, Row] = {
@@ -44,11 +56,17 @@ ROWS: Mapping[str, Row] = {
     "SmolLM3ForCausalLM": _SMOLLM3,
     "Olmo2ForCausalLM": _OLMO2,
     "Olmo3ForCausalLM": _OLMO3,
+    "GemmaForCausalLM": _GEMMA,
+    "Gemma2ForCausalLM": _GEMMA2,
+    "Gemma3ForCausalLM": _GEMMA3,
     "llama": _LLAMA,
     "qwen2": _QWEN2,
     "qwen3": _QWEN3,
     "smollm3": _SMOLLM3,
     "olmo2": _OLMO2,
+    "gemma": _GEMMA,
+    "gemma2": _GEMMA2,
+    "gemma3": _GEMMA3,
 }
 
 

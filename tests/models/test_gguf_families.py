@@ -1,0 +1,136 @@
+"""Every family that GGUF has: a toy file, with the names of the gguf package and what converters do to the values,
+against transformers on the same weights."""
+
+import gguf
+import numpy as np
+import pytest
+from stepping import Stepper
+from test_parity import TOLERANCE
+from tiny import logits_of, prompt_of, twin
+
+from octavo.backends import executor_for
+from octavo.models.registry import program_for
+from octavo.runner.model import model_config
+from octavo.weights.checkpoint import open_checkpoint
+from octavo.weights.match import match
+from octavo.weights.prepare import prepare
+
+TOKENS = prompt_of(60, seed=4)
+
+
+def interleaved(array, heads):
+    """Rows of a head: from halves side by side to pairs."""
+    return array.reshape(heads, 2, -1, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+
+
+def plus_one(name, array, config):
+    return array + 1 if "norm" in name else array
+
+
+def permuted(name, array, config):
+    if ".q_proj." in name:
+        return interleaved(array, config.num_attention_heads)
+    return interleaved(array, config.num_key_value_heads) if ".k_proj." in name else array
+
+
+def gemma2_keys(writer, config):
+    writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+    writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    writer.add_sliding_window(config.sliding_window)
+
+
+def gemma3_keys(writer, config):
+    full, local = (config.rope_parameters[f"{kind}_attention"] for kind in ("full", "sliding"))
+    writer.add_sliding_window(config.sliding_window)
+    writer.add_sliding_window_pattern(3)
+    writer.add_rope_freq_base(full["rope_theta"])
+    writer.add_rope_freq_base_swa(local["rope_theta"])
+    writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+    writer.add_rope_scaling_factor(full["factor"])
+
+
+def window_keys(writer, config):
+    writer.add_sliding_window(config.sliding_window)
+
+
+def keep(name, array, config):
+    return array
+
+
+def no_keys(writer, config):
+    """Those that every file has will do."""
+
+
+# Member of tiny.MEMBERS -> architecture of the file, what its converter does to values, which keys it adds, and what
+# the file cannot say (the real sizes follow other rules).
+FILES = {
+    "llama": ("llama", permuted, no_keys, {}),
+    "mistral-window": ("llama", permuted, window_keys, {}),
+    "qwen2": ("qwen2", keep, no_keys, {}),
+    "qwen3": ("qwen3", keep, no_keys, {}),
+    "olmo2": ("olmo2", keep, no_keys, {}),
+    "gemma": ("gemma", plus_one, no_keys, {}),
+    "gemma2": ("gemma2", plus_one, gemma2_keys, {"query_pre_attn_scalar": 24}),
+    "gemma3": ("gemma3", plus_one, gemma3_keys, {"query_pre_attn_scalar": 24}),
+}
+
+
+def write(model, path, arch, convert, add_keys):
+    config, state = model.config, model.state_dict()
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(model.model.layers[0].self_attn.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if "rope_theta" in config.rope_parameters:
+        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    add_keys(writer, config)
+    number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
+    names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
+    for name, tensor in state.items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        array = np.ascontiguousarray(convert(name, tensor.numpy(), config))
+        called = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        writer.add_tensor(called or "output.weight", array)  # some architectures are always tied
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("member", FILES)
+def test_a_file_gives_the_logits_of_its_model(member, tmp_path):
+    arch, convert, add_keys, changed = FILES[member]
+    model, _ = twin(member)
+    write(model, tmp_path / "toy.gguf", arch, convert, add_keys)
+    checkpoint = open_checkpoint(tmp_path / "toy.gguf", matrices="f32")
+    program = program_for(model_config(checkpoint))
+    tensors = {
+        name: prepare(checkpoint.read(source), program.weights[name].prep)
+        for name, source in match(program.weights, checkpoint).items()
+    }
+    got = Stepper(executor_for("reference"), program, tensors).prompt(TOKENS)
+    with changed_scale(model, changed):
+        assert np.abs(got - logits_of(model, TOKENS)).max() <= TOLERANCE
+
+
+class changed_scale:
+    """The twin with another query scale while it is asked."""
+
+    def __init__(self, model, changed):
+        self.layers = [layer.self_attn for layer in model.model.layers]
+        self.scale = changed["query_pre_attn_scalar"] ** -0.5 if changed else self.layers[0].scaling
+        self.before = self.layers[0].scaling
+
+    def __enter__(self):
+        for attention in self.layers:
+            attention.scaling = self.scale
+
+    def __exit__(self, *error):
+        for attention in self.layers:
+            attention.scaling = self.before
