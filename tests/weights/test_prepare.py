@@ -64,5 +64,5 @@ def test_rows_that_are_no_heads(heads):
 
 
 def test_an_unknown_step_is_named():
-    with pytest.raises(ConfigError, match="transpose"):
-        prepare(Tensor("f32", (2,), np.zeros(2, np.float32)), (("transpose",),))
+    with pytest.raises(ConfigError, match="scramble"):
+        prepare(Tensor("f32", (2,), np.zeros(2, np.float32)), (("scramble",),))

@@ -14,7 +14,7 @@ from octavo.config import KVDType
 from octavo.program.ir import Program
 from octavo.types import Numerics
 from octavo.weights.kinds import Tensor
-from octavo.weights.stored import Stored
+from octavo.weights.stored import OnDisk
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Kept:
 
 # Weight name -> its tensor, prepared, or where it stands in its file. Once a weight, in the program's order; the
 # session repacks it before it asks for the next one, and drops it.
-WeightStream = Iterator[tuple[str, Tensor | Stored]]
+WeightStream = Iterator[tuple[str, Tensor | OnDisk]]
 
 
 class Session(Protocol):

@@ -139,7 +139,7 @@ def file_sizes(model: str) -> dict[str, int]:
     """Weight name -> bytes of its tensor on disk."""
     with closing(open_checkpoint(fetch.resolve(model))) as checkpoint:
         program = plain_program(checkpoint, model_config(checkpoint))
-        return {name: checkpoint.headers[source].nbytes for name, source in match(program.weights, checkpoint).items()}
+        return {name: checkpoint.file_bytes(source) for name, source in match(program.weights, checkpoint).items()}
 
 
 def load_program(
@@ -154,8 +154,9 @@ def load_program(
     with closing(open_checkpoint(fetch.resolve(model))) as checkpoint:
         program = plain_program(checkpoint, model_config(checkpoint))
         sources = match(program.weights, checkpoint)
-        kinds = {name: checkpoint.kind_of(source) for name, source in sources.items()}
-        sizes = {name: checkpoint.stored_bytes(source) for name, source in sources.items()}
+        exact = {name for name, weight in program.weights.items() if weight.plain}
+        kinds = {name: "f32" if name in exact else checkpoint.kind_of(source) for name, source in sources.items()}
+        sizes = {name: checkpoint.stored_bytes(source, kinds[name]) for name, source in sources.items()}
         return program if plain else lower(program, kinds, sizes, eaten, kv_dtype=kv_dtype)
 
 

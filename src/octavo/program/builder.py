@@ -45,9 +45,10 @@ class Builder:
         gguf: str,
         prep: tuple[tuple[Scalar, ...], ...] = (),
         plain: bool = False,
+        others: tuple[str, ...] = (),
     ) -> str:
         """Declares a weight (once; the same declaration again is the same weight, as for tied embeddings)."""
-        weight = Weight(name, shape, {"hf": hf, "gguf": gguf}, prep, plain)
+        weight = Weight(name, shape, {"hf": hf, "gguf": gguf}, prep, plain, others)
         if self.weights.setdefault(name, weight) != weight:
             raise ConfigError(f"{self.name}: weight {name} is declared twice with different shapes or sources")
         return name

@@ -60,6 +60,7 @@ class Weight:
     """A tensor of the checkpoint. sources: format ("hf", "gguf") -> name in the file. prep: row-wise steps, as data:
     ("unpermute_rope", heads): rows of each head stand in interleaved rotary order; bring them to half-split order.
 
+    others: further names in "hf", of other generations of files. "{e}" in a name: a stack (weights/stack.py).
     plain: held as f32, row after row, whatever the file has: routers, gates, the experts' biases.
     kind: what it is held as in memory ("f32", "bf16", "i8", "u4"); None until lowering binds it.
     """
@@ -69,6 +70,7 @@ class Weight:
     sources: Mapping[str, str]
     prep: tuple[tuple[Scalar, ...], ...] = ()
     plain: bool = False
+    others: tuple[str, ...] = ()
     kind: str | None = None
     stored_bytes: int | None = None  # bytes in memory, known once bound; else the cost rules assume bf16
 

@@ -36,7 +36,7 @@ from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 from octavo.weights.fetch import cache_home, resolve
 from octavo.weights.kinds import Tensor
 from octavo.weights.match import match
-from octavo.weights.stored import Stored, read_ahead
+from octavo.weights.stored import OnDisk, read_ahead
 
 TARGET = "target"
 LOGITS = "logits"
@@ -261,15 +261,12 @@ class WeightSource:
                 self._own[name] = tensor
         rest = {name: weight for name, weight in self._weights.items() if name not in self._own}
         self._sources = match(rest, checkpoint)
-        sizes = {name: checkpoint.stored_bytes(source) for name, source in self._sources.items()}
+        sizes = {name: checkpoint.stored_bytes(source, self._kind(name)) for name, source in self._sources.items()}
         self._sizes = sizes | {name: tensor.nbytes for name, tensor in self._own.items()}
         self.stored_bytes = sum(self._sizes.values())
 
     def kinds(self, program: Program) -> dict[str, str]:
-        return {
-            name: self._own[name].kind if name in self._own else self._checkpoint.kind_of(self._sources[name])
-            for name in program.weights
-        }
+        return {name: self._own[name].kind if name in self._own else self._kind(name) for name in program.weights}
 
     def content(self) -> bytes:
         """Names every weight: its checkpoint, tensor, kind and preparation, or the bytes that the drafter gave."""
@@ -277,7 +274,7 @@ class WeightSource:
         for name, weight in self._weights.items():
             own = self._own.get(name)
             if own is None:
-                fields += [name, self._sources[name], self._checkpoint.kind_of(self._sources[name]), repr(weight.prep)]
+                fields += [name, self._sources[name], self._kind(name), repr(weight.prep)]
                 continue
             parts = [b"" if array is None else array.tobytes() for array in own.arrays]
             fields += [name, own.kind, own.group, own.offset, *parts]
@@ -286,11 +283,16 @@ class WeightSource:
     def stream(self, progress: Progress) -> WeightStream:
         return self._stream(progress)
 
-    def _one(self, name: str) -> Tensor | Stored:
-        own = self._own.get(name)
-        return self._checkpoint.stored(self._sources[name], self._weights[name].prep) if own is None else own
+    def _kind(self, name: str) -> str:
+        return "f32" if self._weights[name].plain else self._checkpoint.kind_of(self._sources[name])
 
-    def _stream(self, progress: Progress) -> Iterator[tuple[str, Tensor | Stored]]:
+    def _one(self, name: str) -> Tensor | OnDisk:
+        own = self._own.get(name)
+        if own is not None:
+            return own
+        return self._checkpoint.stored(self._sources[name], self._weights[name].prep, kind=self._kind(name))
+
+    def _stream(self, progress: Progress) -> Iterator[tuple[str, Tensor | OnDisk]]:
         done = 0
         for name, weight in read_ahead((name, self._one(name)) for name in self._weights):
             yield name, weight

@@ -17,6 +17,7 @@ from octavo.weights.gguf import parse_gguf
 from octavo.weights.kinds import Tensor, dequantize
 from octavo.weights.safetensors import SafetensorsFolder
 from octavo.weights.schemes import SCHEMES, Scheme
+from octavo.weights.stack import EXPERT, Place, Stack, find_stack
 from octavo.weights.stored import Stored
 
 # A GGUF tensor that holds factors of the rotary frequencies, not a weight.
@@ -85,6 +86,13 @@ class Checkpoint:
         self.notes = self._rounding()
         self.content_id = source.fingerprint().hex()
 
+    def find(self, name: str) -> Place | None:
+        """The tensors of a weight's source: one of that name, or a stack of them (stack.py). None: not here."""
+        header = self.headers.get(name)
+        if header is not None:
+            return Place((name,), header)
+        return find_stack(self.headers, name) if EXPERT in name else None
+
     def kind_of(self, name: str) -> str:
         """f32 for vectors; matrices as their scheme says (float ones bf16, or f32 where asked for at opening)."""
         header, scheme = self._header(name)
@@ -92,14 +100,22 @@ class Checkpoint:
             return "f32"
         return scheme.kind
 
-    def stored_bytes(self, name: str) -> int:
-        """Bytes that the tensor will take in memory."""
+    def stored_bytes(self, name: str, kind: str = "") -> int:
+        """Bytes that the tensor will take in memory, as `kind` where it is not what the scheme says."""
         header, scheme = self._header(name)
-        return scheme.bytes_as(self.kind_of(name), header.shape)
+        return scheme.bytes_as(kind or self.kind_of(name), header.shape)
 
-    def stored(self, name: str, prep: tuple[tuple[Scalar, ...], ...] = ()) -> Stored:
-        header, scheme = self._header(name)
-        return Stored(*self._source.place(name), header, scheme, self.kind_of(name), prep)
+    def file_bytes(self, name: str) -> int:
+        return self._place(name).header.nbytes
+
+    def stored(self, name: str, prep: tuple[tuple[Scalar, ...], ...] = (), *, kind: str = "") -> Stored | Stack:
+        """kind: f32, where it is not what the scheme says."""
+        place, kind = self._place(name), kind or self.kind_of(name)
+        header, scheme = self._header(place.names[0])
+        if len(place.names) > 1 or (EXPERT in name and not len(header.shape) > 2):
+            parts = [(self._source.place(part), self.headers[part]) for part in place.names]
+            return Stack(tuple(Stored(*at, part, scheme, kind, prep) for at, part in parts))
+        return Stored(*self._source.place(header.name), header, scheme, kind, (*place.prep, *prep))
 
     def read(self, name: str) -> Tensor:
         return self.stored(name).read()
@@ -113,10 +129,14 @@ class Checkpoint:
     def close(self) -> None:
         self._source.close()
 
-    def _header(self, name: str) -> tuple[TensorHeader, Scheme]:
-        header = self.headers.get(name)
-        if header is None:
+    def _place(self, name: str) -> Place:
+        place = self.find(name)
+        if place is None:
             raise BadFileError(f"{self.path}: no tensor {quoted(name)}", code="missing_tensor", param=name)
+        return place
+
+    def _header(self, name: str) -> tuple[TensorHeader, Scheme]:
+        header = self._place(name).header
         scheme = SCHEMES.get(header.dtype)
         if scheme is None:
             raise BadFileError(

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping
 
 from octavo.errors import BadFileError, ConfigError
 from octavo.program.ir import Weight
-from octavo.weights.catalogue import quoted
+from octavo.weights.catalogue import TensorHeader, quoted
 from octavo.weights.checkpoint import ROPE_FACTORS, Checkpoint
+from octavo.weights.prepare import prepared_shape
+from octavo.weights.stack import EXPERT
 
 # Buffers that old checkpoints store and every program computes for itself.
 COMPUTED = (".rotary_emb.inv_freq", ".masked_bias", ".attn.bias")
@@ -37,19 +39,24 @@ def match(weights: Mapping[str, Weight], checkpoint: Checkpoint) -> dict[str, st
     """Weight name -> name of its tensor in the checkpoint, in the program's order."""
     found: dict[str, str] = {}
     missing: list[str] = []
+    used: set[str] = set()
     for weight in weights.values():
         source = weight.sources.get(checkpoint.format)
         if source is None:
             raise ConfigError(f"weight {weight.name} has no name in the format {checkpoint.format}", param=weight.name)
-        if source not in checkpoint.headers:
-            missing.append(source)
+        others = weight.others if checkpoint.format == "hf" else ()
+        places = ((name, checkpoint.find(name)) for name in (source, *others))
+        name, place = next(((name, place) for name, place in places if place is not None), (source, None))
+        if place is None:
+            missing.append(source.replace(EXPERT, "0"))
             continue
-        _check_shape(checkpoint, source, weight)
-        found[weight.name] = source
+        _check_shape(checkpoint, name, place.header, weight)
+        found[weight.name] = name
+        used.update(place.names)
     if missing:
         what = f"{checkpoint.path}: lacks {_names(missing)}"
         raise BadFileError(what, code="missing_tensors", param=missing[0])
-    extra = sorted(checkpoint.headers.keys() - set(found.values()))
+    extra = sorted(checkpoint.headers.keys() - used)
     unknown = [name for name in extra if not _expected(name, checkpoint.format)]
     if unknown:
         what = f"{checkpoint.path}: holds {_names(unknown)}, which this architecture does not use"
@@ -64,8 +71,8 @@ def _expected(name: str, file_format: str) -> bool:
     return file_format == "gguf" and name == ROPE_FACTORS
 
 
-def _check_shape(checkpoint: Checkpoint, source: str, weight: Weight) -> None:
-    shape = checkpoint.headers[source].shape
+def _check_shape(checkpoint: Checkpoint, source: str, header: TensorHeader, weight: Weight) -> None:
+    shape = prepared_shape(header.shape, weight.prep) if len(header.shape) == len(weight.shape) else header.shape
     if shape == weight.shape:
         return
     field = source

@@ -1,17 +1,21 @@
-"""Applies a weight's preparation (Weight.prep): moves of whole rows, on the data and on every scale array alike."""
+"""Applies a weight's preparation (Weight.prep): moves and choices of whole rows, on the data and on every scale array
+alike; and for floats alone, whose elements can stand anywhere, columns and transposition."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
-from octavo.errors import ConfigError
+import numpy as np
+
+from octavo.errors import ConfigError, UnsupportedError
 from octavo.program.ir import Scalar
 from octavo.weights.kinds import Tensor
 
 
 def prepare(tensor: Tensor, prep: tuple[tuple[Scalar, ...], ...]) -> Tensor:
-    """The tensor after each step, in order. Values and kinds are unchanged; only rows move."""
+    """The tensor after each step, in order. Values and kinds are unchanged; they only move."""
     for name, *arguments in prep:
         if name not in STEPS:
             raise ConfigError(f"unknown preparation step {name!r}", param="prep")
@@ -21,15 +25,77 @@ def prepare(tensor: Tensor, prep: tuple[tuple[Scalar, ...], ...]) -> Tensor:
 
 def unpermute_rope(tensor: Tensor, heads: int) -> Tensor:
     """Rows (x0, y0, x1, y1, ...) of each head become (x0, x1, ..., y0, y1, ...): interleaved to half-split pairs."""
-    rows = tensor.shape[0]
-    if heads < 1 or rows % (2 * heads):
-        raise ConfigError(f"{rows} rows are not {heads} heads of pairs", param="num_attention_heads")
+    count = tensor.shape[0]
+    if heads < 1 or count % (2 * heads):
+        raise ConfigError(f"{count} rows are not {heads} heads of pairs", param="num_attention_heads")
 
     def move(array: Any) -> Any:
-        pairs = array.reshape(heads, rows // heads // 2, 2, *array.shape[1:])
+        pairs = array.reshape(heads, count // heads // 2, 2, *array.shape[1:])
         return pairs.swapaxes(1, 2).reshape(array.shape)
 
     return tensor.moved(move)
 
 
-STEPS: dict[Scalar, Callable[..., Tensor]] = {"unpermute_rope": unpermute_rope}
+def rows(tensor: Tensor, begin: int, step: int, count: int) -> Tensor:
+    """Rows begin, begin + step, ... of every matrix of a stack, or of the one matrix; elements of a vector."""
+    axis = max(len(tensor.shape) - 2, 0)
+    chosen = (slice(None),) * axis + (slice(begin, begin + step * count, step),)
+    return replace(tensor.moved(lambda array: array[chosen]), shape=_with(tensor.shape, axis, count))
+
+
+def columns(tensor: Tensor, begin: int, step: int, count: int) -> Tensor:
+    """Columns begin, begin + step, ... of floats."""
+    _check_floats(tensor, "columns")
+    chosen = (..., slice(begin, begin + step * count, step))
+    last = len(tensor.shape) - 1
+    return replace(tensor, data=tensor.data.reshape(tensor.shape)[chosen], shape=_with(tensor.shape, last, count))
+
+
+def transpose(tensor: Tensor) -> Tensor:
+    """The last two axes exchanged, of floats."""
+    _check_floats(tensor, "transpose")
+    *stack, m, n = tensor.shape
+    data = np.ascontiguousarray(tensor.data.reshape(tensor.shape).swapaxes(-1, -2))
+    return replace(tensor, data=data, shape=(*stack, n, m))
+
+
+def row(tensor: Tensor) -> Tensor:
+    """A vector as the one row of a matrix."""
+    return replace(tensor, data=tensor.data.reshape(1, -1), shape=(1, *tensor.shape))
+
+
+def _with(shape: tuple[int, ...], axis: int, count: int) -> tuple[int, ...]:
+    return (*shape[:axis], count, *shape[axis + 1 :])
+
+
+def _check_floats(tensor: Tensor, name: str) -> None:
+    if tensor.kind not in ("f32", "bf16"):
+        raise UnsupportedError(f"{name}: {tensor.kind} weights cannot be taken apart by elements")
+
+
+def prepared_shape(shape: tuple[int, ...], prep: tuple[tuple[Scalar, ...], ...]) -> tuple[int, ...]:
+    """The shape after each step."""
+    for name, *arguments in prep:
+        if name == "transpose":
+            shape = (*shape[:-2], shape[-1], shape[-2])
+        elif name == "row":
+            shape = (1, *shape)
+        elif name in ("rows", "columns"):
+            axis = len(shape) - 1 if name == "columns" else max(len(shape) - 2, 0)
+            begin, step, count = (cast(int, argument) for argument in arguments)
+            shape = _with(shape, axis, min(count, len(range(begin, shape[axis], step))))
+    return shape
+
+
+def by_rows(prep: tuple[tuple[Scalar, ...], ...]) -> bool:
+    """Whether whole rows of the file become whole rows."""
+    return not {"columns", "transpose", "row"} & {name for name, *_ in prep}
+
+
+STEPS: dict[Scalar, Callable[..., Tensor]] = {
+    "unpermute_rope": unpermute_rope,
+    "rows": rows,
+    "columns": columns,
+    "transpose": transpose,
+    "row": row,
+}

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from octavo.program.ir import Scalar
 from octavo.weights.catalogue import MappedFile, TensorHeader
 from octavo.weights.kinds import Tensor
-from octavo.weights.prepare import prepare
+from octavo.weights.prepare import by_rows, prepare, prepared_shape
 from octavo.weights.schemes import Scheme
 
 AHEAD = 64 << 20  # bytes that are asked for before they are needed
@@ -24,7 +24,7 @@ AHEAD = 64 << 20  # bytes that are asked for before they are needed
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """start: its first byte in the file. kind: what it is held as. prep: moves of whole rows (prepare.py)."""
+    """start: its first byte in the file. kind: what it is held as. prep: what is done to its rows (prepare.py)."""
 
     file: MappedFile
     start: int
@@ -35,7 +35,17 @@ class Stored:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.header.shape
+        """Once prepared; the header has the file's."""
+        return prepared_shape(self.header.shape, self.prep)
+
+    @property
+    def file_bytes(self) -> int:
+        return self.header.nbytes
+
+    @property
+    def whole_rows(self) -> bool:
+        """Whether its rows are rows of the file, so that `order` says which."""
+        return by_rows(self.prep)
 
     @property
     def raw(self) -> Any:
@@ -44,17 +54,18 @@ class Stored:
 
     @property
     def row_bytes(self) -> int:
-        return self.header.nbytes // prod(self.shape[:-1])
+        return self.header.nbytes // prod(self.header.shape[:-1])
 
     def read(self) -> Tensor:
         """All of it as its kind, rows in their places."""
-        return prepare(self.scheme.read(self.raw, self.shape, self.kind), self.prep)
+        return prepare(self.scheme.read(self.raw, self.header.shape, self.kind), self.prep)
 
     def order(self) -> Any:
         """Which row of the file stands in each row once prepared, int32; None when all stay where they are."""
         if not self.prep:
             return None
-        rows = self.shape[max(len(self.shape) - 2, 0)]  # of one matrix of a stack
+        shape = self.header.shape
+        rows = shape[max(len(shape) - 2, 0)]  # of one matrix of a stack
         moved = prepare(Tensor("f32", (rows,), np.arange(rows, dtype=np.int32)), self.prep)
         return np.ascontiguousarray(moved.data)
 
@@ -68,18 +79,30 @@ class Stored:
         self.file.release(self.start + begin * self.row_bytes, self.start + last)
 
 
-def read_ahead(weights: Iterable[tuple[str, Tensor | Stored]]) -> Iterator[tuple[str, Tensor | Stored]]:
+class OnDisk(Protocol):
+    """What read_ahead() and a backend may do with a weight that stands in files, whatever it is made of there."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def file_bytes(self) -> int: ...
+    def read(self) -> Tensor: ...
+    def fetch(self) -> None: ...
+    def release(self) -> None: ...
+
+
+def read_ahead(weights: Iterable[tuple[str, Tensor | OnDisk]]) -> Iterator[tuple[str, Tensor | OnDisk]]:
     """The same weights, in order."""
     listed = list(weights)
     asked, reached, done = 0, 0, 0
     for name, weight in listed:
         while asked < len(listed) and reached - done <= AHEAD:
             coming = listed[asked][1]
-            if isinstance(coming, Stored):
+            if not isinstance(coming, Tensor):
                 coming.fetch()
-                reached += coming.header.nbytes
+                reached += coming.file_bytes
             asked += 1
         yield name, weight
-        if isinstance(weight, Stored):
+        if not isinstance(weight, Tensor):
             weight.release()
-            done += weight.header.nbytes
+            done += weight.file_bytes

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from math import prod
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,7 +23,8 @@ from octavo.program.ir import Program, Weight
 from octavo.program.lower import activation_kinds, lower
 from octavo.types import Numerics, kv_storage
 from octavo.weights.kinds import KIND_NUMBERS, Tensor
-from octavo.weights.stored import Stored
+from octavo.weights.stack import Stack
+from octavo.weights.stored import OnDisk, Stored
 
 VERSION = 2
 ISAS = ("portable", "avx2", "avx512", "amx")  # from the lowest class up; the index is native's number
@@ -171,27 +173,39 @@ def _kept(
     return None, tuple(notes)
 
 
-def _add_weight(held: Any, name: str, weight: Tensor | Stored, *, plain: bool) -> None:
-    if isinstance(weight, Stored) and len(weight.shape) > 1 and weight.kind == weight.scheme.kind and not plain:
-        _pack_rows(held, name, weight)
-    else:
-        _add_tensor(held, name, weight.read() if isinstance(weight, Stored) else weight, plain=plain)
+def _add_weight(held: Any, name: str, weight: Tensor | OnDisk, *, plain: bool) -> None:
+    parts = weight.parts if isinstance(weight, Stack) else (weight,)
+    first = parts[0]
+    if plain or not isinstance(first, Stored) or len(weight.shape) == 1 or not _by_rows(first):
+        _add_tensor(held, name, weight if isinstance(weight, Tensor) else weight.read(), plain=plain)
+        return
+    *_, rows, columns = weight.shape
+    held.reserve(name, first.scheme.name, rows, columns, prod(weight.shape[:-2]))
+    for number, part in enumerate(parts):
+        _pack_rows(held, name, cast(Stored, part), number)
 
 
-def _pack_rows(native: Any, name: str, stored: Stored) -> None:
-    """From the file into panels, by all threads, some panels at a time: what lies behind is let go of."""
+def _by_rows(stored: Stored) -> bool:
+    """Whether its rows go from the file into panels as they are."""
+    return stored.kind == stored.scheme.kind and stored.whole_rows
+
+
+def _pack_rows(native: Any, name: str, stored: Stored, number: int) -> None:
+    """Matrix `number` of a weight, or from there on all of a stack, from the file into panels, by all threads, some
+    panels at a time: what lies behind is let go of."""
     *stack, rows, columns = stored.shape
-    order, raw = stored.order(), stored.raw
+    order, raw, file_rows = stored.order(), stored.raw, stored.header.shape[-2]
     source = (name, stored.scheme.name, rows, columns)
-    native.reserve(*source, *stack)
     panels, step = -(-rows // PANEL), max(1, PIECE_BYTES // (PANEL * stored.row_bytes))
-    for number in range(stack[0] if stack else 1):
-        first = number * rows
+    for each in range(prod(stack)):
+        first = each * file_rows
         address = raw[first * stored.row_bytes :].ctypes.data
         for begin in range(0, panels, step):
             end = min(begin + step, panels)
-            native.pack(*source, address, 0 if order is None else order.ctypes.data, begin, end, number)
-            stored.release(first + begin * PANEL, first + min(end * PANEL, rows))
+            native.pack(*source, address, 0 if order is None else order.ctypes.data, begin, end, number + each)
+            if order is None:
+                stored.release(first + begin * PANEL, first + min(end * PANEL, rows))
+        stored.release(first, first + file_rows)
 
 
 def _add_tensor(native: Any, name: str, tensor: Tensor, *, plain: bool) -> None:

@@ -20,7 +20,7 @@ from octavo.errors import EngineError, UnsupportedError, UsageError
 from octavo.program.ir import Program
 from octavo.program.lower import activation_kinds, bind, lower, store_caches
 from octavo.types import CacheTensor, Numerics, kv_storage
-from octavo.weights.stored import Stored
+from octavo.weights.kinds import Tensor
 
 VERSION = 1
 
@@ -72,7 +72,7 @@ class ReferenceExecutor:
                 if kind not in OPERATORS:
                     raise UnsupportedError(f"{program.name}: the reference executor has no operator {kind}")
         torch.set_num_threads(threads)
-        held = {name: to_float(each.read() if isinstance(each, Stored) else each) for name, each in weights()}
+        held = {name: to_float(each if isinstance(each, Tensor) else each.read()) for name, each in weights()}
         notes = () if kept is None else ("packed weights are kept by the native executor alone",)
         return ReferenceSession(programs, held, limits, notes)
 
