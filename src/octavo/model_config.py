@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from octavo.errors import ConfigError
 from octavo.fields import Fields, unsupported
+from octavo.model_experts import ExpertSpec, experts_from_gguf, experts_from_mapping
 from octavo.rope_spec import RopeSpec, ropes_from_gguf, ropes_from_mapping
 
 _IGNORED_FIELDS = ("auto_map", "trust_remote_code", "_attn_implementation_internal", "_attn_implementation")
@@ -49,6 +50,7 @@ class ModelConfig:
     rms_eps: float
     rope: RopeSpec
     local_rope: RopeSpec | None = None
+    experts: ExpertSpec | None = None
     activation: str | None = None
     tie_embeddings: bool | None = None
     attention_bias: bool | None = None
@@ -93,9 +95,10 @@ class ModelConfig:
                 rms_eps=fields.number("rms_norm_eps", 1e-6),
                 rope=rope,
                 local_rope=local_rope,
+                experts=experts_from_mapping(mapping, layers),
                 activation=_activation(mapping),
                 tie_embeddings=fields.flag("tie_word_embeddings"),
-                attention_bias=fields.flag("attention_bias"),
+                attention_bias=fields.flag(fields.called("attention_bias", "qkv_bias")),
                 mlp_bias=fields.flag("mlp_bias"),
                 rope_layers=_rope_layers(fields, layers),
                 windows=_windows(fields, layers),
@@ -154,6 +157,7 @@ class ModelConfig:
                 rms_eps=fields.number("attention.layer_norm_rms_epsilon"),
                 rope=rope,
                 local_rope=local_rope,
+                experts=experts_from_gguf(fields, tensors, fields.size("block_count")),
                 tie_embeddings="output.weight" not in tensors,
                 attention_bias="blk.0.attn_q.bias" in tensors,
                 mlp_bias="blk.0.ffn_gate.bias" in tensors,
@@ -170,7 +174,6 @@ class ModelConfig:
 
 # Keys that would change the result and that nothing here reads, with the value that changes nothing.
 _GGUF_EXTRAS = {
-    "expert_count": 0,
     "rope.scaling.attn_factor": 1.0,
     "rope.scaling.yarn_attn_factor": 1.0,
     "rope.scaling.yarn_ext_factor": 1.0,

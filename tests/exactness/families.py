@@ -29,6 +29,26 @@ FAMILIES = {
         "rope_local_base_freq": 100.0,
         "tie_word_embeddings": False,
     },
+    "mixtral": {
+        **ODD,
+        "architectures": ["MixtralForCausalLM"],
+        "num_hidden_layers": 2,
+        "num_local_experts": 5,
+        "num_experts_per_tok": 2,
+        "sliding_window": 40,
+        "tie_word_embeddings": False,
+    },
+    "qwen2moe": {
+        **ODD,
+        "architectures": ["Qwen2MoeForCausalLM"],
+        "num_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 44,
+        "shared_expert_intermediate_size": 60,
+        "decoder_sparse_step": 2,
+        "norm_topk_prob": False,
+        "tie_word_embeddings": False,
+    },
     "olmo2": {**ODD, "architectures": ["Olmo2ForCausalLM"], "tie_word_embeddings": False},
 }
 
@@ -44,7 +64,10 @@ def write_family(name, folder):
             values = 0.2 * values + (not weight.sources["hf"].endswith("bias"))
         else:
             values *= 0.3 if "embed" in weight.name else 1.5 / weight.shape[-1] ** 0.5
-        tensors[weight.sources["hf"]] = values.astype(np.float32)
+        values = values.astype(np.float32)
+        stacked = "{e}" in weight.sources["hf"]
+        for e, one in enumerate(values if stacked else (values,)):
+            tensors[weight.sources["hf"].replace("{e}", str(e))] = one
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
     return str(folder)

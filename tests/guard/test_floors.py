@@ -18,6 +18,7 @@ FLOORS = {
     "config": 0,
     "fields": 0,
     "rope_spec": 0,
+    "model_experts": 0,
     "model_config": 0,
     "request": 0,
     "policy": 1,
@@ -33,7 +34,7 @@ FLOORS = {
     "server": 6,
     "cli": 7,
 }
-FLOOR_0_ORDER = ["errors", "types", "fields", "rope_spec", "config", "model_config", "request"]
+FLOOR_0_ORDER = ["errors", "types", "fields", "rope_spec", "model_experts", "config", "model_config", "request"]
 # Indented imports that are allowed, with the reason: the table of optional backends and the start-up of commands.
 LATE_IMPORTS = {
     "cli/main.py": "commands are imported once known",

@@ -53,6 +53,13 @@ def window_keys(writer, config):
     writer.add_sliding_window(config.sliding_window)
 
 
+def expert_keys(writer, config):
+    writer.add_expert_count(config.num_experts if hasattr(config, "num_experts") else config.num_local_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    if hasattr(config, "moe_intermediate_size"):
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+
+
 def keep(name, array, config):
     return array
 
@@ -68,11 +75,27 @@ FILES = {
     "mistral-window": ("llama", permuted, window_keys, {}),
     "qwen2": ("qwen2", keep, no_keys, {}),
     "qwen3": ("qwen3", keep, no_keys, {}),
+    "mixtral": ("llama", permuted, expert_keys, {}),
+    "qwen2moe": ("qwen2moe", keep, expert_keys, {}),
+    "qwen3moe": ("qwen3moe", keep, expert_keys, {}),
     "olmo2": ("olmo2", keep, no_keys, {}),
     "gemma": ("gemma", plus_one, no_keys, {}),
     "gemma2": ("gemma2", plus_one, gemma2_keys, {"query_pre_attn_scalar": 24}),
     "gemma3": ("gemma3", plus_one, gemma3_keys, {"query_pre_attn_scalar": 24}),
 }
+
+
+def apart(state):
+    """Experts' gates and ups as tensors of their own; a gate with one row as a vector."""
+    for name, tensor in state.items():
+        values = tensor.numpy()
+        if name.endswith("experts.gate_up_proj"):
+            for half, part in zip(("gate", "up"), np.split(values, 2, axis=1), strict=True):
+                yield name.replace("gate_up_proj", f"{half}_proj.weight"), part
+        elif name.endswith("experts.down_proj"):
+            yield f"{name}.weight", values
+        else:
+            yield name, values[0] if name.endswith("expert_gate.weight") else values
 
 
 def write(model, path, arch, convert, add_keys):
@@ -91,10 +114,10 @@ def write(model, path, arch, convert, add_keys):
     add_keys(writer, config)
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
-    for name, tensor in state.items():
+    for name, values in apart(state):
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        array = np.ascontiguousarray(convert(name, tensor.numpy(), config))
+        array = np.ascontiguousarray(convert(name, values, config))
         called = names.get_name(name, try_suffixes=(".weight", ".bias"))
         writer.add_tensor(called or "output.weight", array)  # some architectures are always tied
     writer.write_header_to_file()

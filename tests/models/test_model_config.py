@@ -7,6 +7,7 @@ import pytest
 
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
+from octavo.model_experts import experts_from_mapping
 from octavo.models.registry import ROWS, program_for
 
 GOOD = {
@@ -174,11 +175,67 @@ def test_a_wrong_gguf_value_names_its_key(key, value):
         ModelConfig.from_gguf({**GGUF, key: value}, TENSORS)
 
 
-@pytest.mark.parametrize("key", ["expert_count", "rope.scaling.attn_factor"])
+@pytest.mark.parametrize("key", ["rope.scaling.attn_factor"])
 def test_gguf_keys_that_change_the_result_are_refused(key):
     with pytest.raises(ConfigError, match=key) as caught:
         ModelConfig.from_gguf({**GGUF, f"llama.{key}": 8}, TENSORS)
     assert caught.value.code == "unsupported"
+
+
+def test_experts_of_a_family_that_has_none_are_refused():
+    stated = {key.replace("llama.", "qwen3."): value for key, value in GGUF.items()}
+    stated |= {"general.architecture": "qwen3", "qwen3.expert_count": 8}
+    with pytest.raises(ConfigError, match="expert_used_count"):
+        ModelConfig.from_gguf(stated, TENSORS)
+    config = ModelConfig.from_gguf({**stated, "qwen3.expert_used_count": 2}, TENSORS)
+    with pytest.raises(ConfigError, match="Qwen3 with experts") as caught:
+        program_for(config)
+    assert caught.value.code == "unsupported"
+
+
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+
+
+def test_what_a_file_states_about_experts():
+    spec = experts_from_mapping({**EXPERTS, "decoder_sparse_step": 2, "mlp_only_layers": [3]}, 6)
+    assert (spec.count, spec.k, spec.width, spec.shared_width) == (8, 2, 24, 0)
+    assert spec.sparse == (False, True, False, False, False, True)
+    assert (spec.normalize, spec.scale, spec.scoring, spec.groups) == (None, None, None, None)
+    stated = {
+        "scoring_func": "sigmoid",
+        "norm_topk_prob": True,
+        "n_group": 4,
+        "topk_group": 2,
+        "topk_method": "noaux_tc",
+    }
+    spec = experts_from_mapping(
+        {"n_routed_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 8, "n_shared_experts": 3}
+        | {"routed_scaling_factor": 2.5, "first_k_dense_replace": 2, **stated},
+        4,
+    )
+    assert (spec.count, spec.shared_width, spec.sparse) == (16, 24, (False, False, True, True))
+    assert (spec.normalize, spec.scale, spec.scoring) == (True, 2.5, "sigmoid")
+    assert (spec.groups, spec.top_groups, spec.method) == (4, 2, "noaux_tc")
+    assert experts_from_mapping({"num_experts": 0}, 2) is None
+    assert experts_from_mapping({**EXPERTS, "mlp_layer_types": ["dense", "sparse"]}, 2).sparse == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_experts", -1),
+        ("num_experts_per_tok", "two"),
+        ("moe_intermediate_size", 0),
+        ("mlp_only_layers", "all"),
+        ("mlp_layer_types", ["odd"] * 2),
+        ("scoring_func", "tanh"),
+        ("moe_layer_freq", 2),
+        ("norm_topk_prob", 1),
+    ],
+)
+def test_a_wrong_value_about_experts_names_its_field(name, value):
+    with pytest.raises(ConfigError, match=name):
+        experts_from_mapping({**EXPERTS, name: value}, 2)
 
 
 def test_gguf_yarn():
@@ -256,10 +313,12 @@ def test_ropes_of_layers_that_slide():
 
 
 def test_every_row_writes_a_program():
-    for architecture in ROWS:
+    for architecture, row in ROWS.items():
         if architecture.endswith("ForCausalLM"):
-            program = program_for(ModelConfig.from_mapping({**GOOD, "architectures": [architecture]}))
+            stated = {**GOOD, **(EXPERTS if row.experts else {}), "architectures": [architecture]}
+            program = program_for(ModelConfig.from_mapping(stated))
         else:
-            metadata = {key.replace("llama", architecture): value for key, value in GGUF.items()}
+            stated = {**GGUF, **({"llama.expert_count": 8, "llama.expert_used_count": 2} if row.experts else {})}
+            metadata = {key.replace("llama", architecture): value for key, value in stated.items()}
             program = program_for(ModelConfig.from_gguf({**metadata, "general.architecture": architecture}, TENSORS))
         assert program.buffers["logits"].shape[1] == 100

@@ -15,8 +15,8 @@ TOKENS = prompt_of(90, seed=9)
 CASES = [(member, "default") for member in MEMBERS] + [("llama", rope) for rope in ROPES if rope != "default"]
 
 
-def as_bf16(tensor):
-    if len(tensor.shape) == 1:
+def as_bf16(tensor, weight):
+    if len(tensor.shape) == 1 or weight.plain:
         return tensor
     bits = torch.from_numpy(tensor.data).bfloat16().view(torch.int16).numpy().view(np.uint16)
     return Tensor("bf16", tensor.shape, bits)
@@ -26,7 +26,7 @@ def sessions(member, rope="default"):
     """Steppers over the same bf16 weights: native, reference rounding as native does, reference in float32."""
     model, mapping = twin(member, rope)
     program = program_for(ModelConfig.from_mapping(mapping))
-    tensors = {name: as_bf16(tensor) for name, tensor in tensors_of(model, program).items()}
+    tensors = {name: as_bf16(tensor, program.weights[name]) for name, tensor in tensors_of(model, program).items()}
     executors = executor_for("native"), executor_for("reference", "bfloat16"), executor_for("reference")
     return [Stepper(executor, program, tensors) for executor in executors]
 

@@ -79,6 +79,21 @@ def local_as_full(mapping):
     return {**mapping, "rope_parameters": mapping["rope_parameters"]["full_attention"]}
 
 
+def rolled(ending):
+    """Rows of one weight moved on by one."""
+
+    def move(name, t):
+        if not name.endswith(ending):
+            return t
+        return Tensor("f32", t.shape, np.ascontiguousarray(np.roll(t.data, 1, axis=-2)))
+
+    return move
+
+
+def zeroed(ending):
+    return lambda name, t: Tensor("f32", t.shape, np.zeros_like(t.data)) if name.endswith(ending) else t
+
+
 FLIPS = {
     "nothing": ("llama", {}),
     "no layer kinds": ("olmo3", {"config": field(layer_types=None)}),
@@ -132,6 +147,25 @@ FLIPS = {
     "gemma3 qk norm": ("gemma3", {"weights": plain("q_norm")}),
     "gemma3 local rope": ("gemma3", {"config": local_as_full, "switches": {"local_theta": 500.0}}),
     "gelu": ("gemma", {"config": field(hidden_act="silu", hidden_activation="silu")}),
+    "chosen experts": ("mixtral", {"config": field(num_experts_per_tok=3)}),
+    "mixtral shares": ("mixtral", {"switches": {"normalize": False}}),
+    "mixtral window": ("mixtral-window", {"config": field(sliding_window=9)}),
+    "router": ("mixtral", {"weights": rolled("wrouter")}),
+    "gate and up": ("mixtral", {"weights": rolled("wegate")}),
+    "shared expert": ("qwen2moe", {"switches": {"shared": False}}),
+    "gate of the shared expert": ("qwen2moe", {"weights": zeroed("wsg")}),
+    "qwen2moe shares": ("qwen2moe", {"config": field(norm_topk_prob=True)}),
+    "qwen2moe silence on shares": ("qwen2moe", {"config": field(norm_topk_prob=None), "switches": {"normalize": True}}),
+    "qwen2moe bias": ("qwen2moe", {"config": field(qkv_bias=False)}),
+    "qwen2moe windows": ("qwen2moe-sparse", {"config": field(layer_types=["full_attention"] * 6)}),
+    "qwen3moe shares": ("qwen3moe", {"config": field(norm_topk_prob=False)}),
+    "qwen3moe qk norm": ("qwen3moe", {"switches": {"qk_norm": "none"}}),
+    "qwen3moe bias": ("qwen3moe-biased", {"config": field(attention_bias=False)}),
+    "qwen3moe o bias": ("qwen3moe-biased", {"switches": {"o_bias": False}}),
+    "qwen3moe silence on bias": (
+        "qwen3moe-biased",
+        {"config": field(attention_bias=None), "switches": {"qkv_bias": False}},
+    ),
     "window period": ("olmo3", {"config": field(layer_types=None), "switches": {"window_period": 3}}),
     "rope of windows": ("olmo3", {"config": local_as_full, "switches": {"scaled_windows": True}}),
     "window": ("mistral", {"config": field(sliding_window=16)}),

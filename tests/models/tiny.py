@@ -12,7 +12,10 @@ import transformers
 from octavo.backends import executor_for
 from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
+from octavo.weights.catalogue import TensorHeader
 from octavo.weights.kinds import Tensor
+from octavo.weights.prepare import prepare
+from octavo.weights.stack import Place, find_stack
 
 SIZES = {
     "vocab_size": 199,
@@ -66,6 +69,74 @@ MEMBERS = {
             },
         },
     ),
+    "mixtral": (
+        "MixtralConfig",
+        {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": None, "tie_word_embeddings": False},
+    ),
+    "mixtral-window": (
+        "MixtralConfig",
+        {
+            "num_hidden_layers": 2,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "intermediate_size": 45,
+            "sliding_window": 8,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "qwen2moe": (
+        "Qwen2MoeConfig",
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48,
+            "shared_expert_intermediate_size": 72,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "qwen2moe-sparse": (
+        "Qwen2MoeConfig",
+        {
+            "num_hidden_layers": 6,
+            "num_experts": 6,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 33,
+            "shared_expert_intermediate_size": 64,
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [3],
+            "norm_topk_prob": True,
+            "use_sliding_window": True,
+            "sliding_window": 8,
+            "max_window_layers": 3,
+            "qkv_bias": False,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "qwen3moe": (
+        "Qwen3MoeConfig",
+        {
+            "head_dim": 32,
+            "num_experts": 16,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 40,
+            "norm_topk_prob": True,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "qwen3moe-biased": (
+        "Qwen3MoeConfig",
+        {
+            "head_dim": 16,
+            "num_hidden_layers": 4,
+            "num_experts": 7,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 64,
+            "norm_topk_prob": False,
+            "attention_bias": True,
+            "mlp_only_layers": [1],
+            "tie_word_embeddings": False,
+        },
+    ),
     "olmo2": ("Olmo2Config", {"tie_word_embeddings": False}),
     "olmo3": (
         "Olmo3Config",
@@ -84,6 +155,7 @@ MEMBERS = {
         },
     ),
 }
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 ROPES = {
     "default": {"rope_type": "default"},
@@ -109,7 +181,7 @@ def twin(member: str, rope: str = "default"):
     parameters = dict(ROPES[rope], rope_theta=500.0)
     config = getattr(transformers, name)(**{**SIZES, "rope_parameters": parameters, **extra})
     torch.manual_seed(sum(member.encode()))
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    model = transformers.AutoModelForCausalLM.from_config(config, **EAGER).float().eval()
     with torch.no_grad():
         for weight_name, weight in model.named_parameters():
             values = _values(weight_name, weight.shape)
@@ -133,11 +205,20 @@ def _values(name: str, shape: torch.Size) -> torch.Tensor:
 
 def tensors_of(model, program) -> dict[str, Tensor]:
     """The program's weights out of the twin's state, by their names in a checkpoint."""
-    state = model.state_dict()
-    return {
-        name: Tensor("f32", weight.shape, np.ascontiguousarray(state[weight.sources["hf"]].numpy()))
-        for name, weight in program.weights.items()
-    }
+    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    headers = {name: TensorHeader(name, array.shape, "F32", array.nbytes) for name, array in state.items()}
+    return {name: _tensor(weight, state, headers) for name, weight in program.weights.items()}
+
+
+def _tensor(weight, state, headers) -> Tensor:
+    for source in (weight.sources["hf"], *weight.others):
+        place = Place((source,), headers[source]) if source in state else find_stack(headers, source)
+        if place is not None:
+            arrays = [np.ascontiguousarray(state[name]) for name in place.names]
+            array = arrays[0] if len(arrays) == 1 else np.stack(arrays)
+            held = prepare(Tensor("f32", array.shape, array), (*place.prep, *weight.prep))
+            return Tensor("f32", held.shape, np.ascontiguousarray(held.data))
+    raise KeyError(weight.sources["hf"])
 
 
 def stepper_of(model, mapping, *, dtype="auto", **options):

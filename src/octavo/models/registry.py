@@ -8,17 +8,19 @@ from typing import Any
 
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
-from octavo.models import gemma, llama
+from octavo.models import gemma, llama, mixtral
 from octavo.program.ir import Program
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One member of a family. write: (config, switches, max_model_len) -> plain program; switches: its family's."""
+    """One member of a family. write: (config, switches, max_model_len) -> plain program; switches: its family's.
+    experts: whether its checkpoints may hold mixtures of experts."""
 
     title: str
     write: Callable[[ModelConfig, Any, int | None], Program]
     switches: Any
+    experts: bool = False
 
 
 _LLAMA = Row("Llama", llama.program, llama.Switches(gguf_interleaved=True))
@@ -46,6 +48,20 @@ _GEMMA3 = Row(
     gemma.program,
     gemma.Switches(qk_norm=True, window=1024, window_period=6, theta=1e6, local_theta=10_000.0, large_layers=62),
 )
+_MIXTRAL = Row(
+    "Mixtral",
+    mixtral.program,
+    mixtral.Switches(older=("block_sparse_moe", "w1", "w3", "w2"), gguf_interleaved=True),
+    True,
+)
+_QWEN2_MOE = Row(
+    "Qwen2-MoE", mixtral.program, mixtral.Switches(qkv_bias=True, normalize=False, shared=True), experts=True
+)
+_QWEN3_MOE = Row(
+    "Qwen3-MoE", mixtral.program, mixtral.Switches(o_bias=True, qk_norm="head", normalize=False), experts=True
+)
+# Converters of Qwen3-MoE do not write down what all its members do.
+_QWEN3_MOE_FILE = replace(_QWEN3_MOE, switches=replace(_QWEN3_MOE.switches, normalize=True))
 
 # Names of config.json, then of GGUF's general.architecture (Mistral and SmolLM2 are "llama" there).
 ROWS: Mapping[str, Row] = {
@@ -59,7 +75,12 @@ ROWS: Mapping[str, Row] = {
     "GemmaForCausalLM": _GEMMA,
     "Gemma2ForCausalLM": _GEMMA2,
     "Gemma3ForCausalLM": _GEMMA3,
+    "MixtralForCausalLM": _MIXTRAL,
+    "Qwen2MoeForCausalLM": _QWEN2_MOE,
+    "Qwen3MoeForCausalLM": _QWEN3_MOE,
     "llama": _LLAMA,
+    "qwen2moe": _QWEN2_MOE,
+    "qwen3moe": _QWEN3_MOE_FILE,
     "qwen2": _QWEN2,
     "qwen3": _QWEN3,
     "smollm3": _SMOLLM3,
@@ -70,12 +91,20 @@ ROWS: Mapping[str, Row] = {
 }
 
 
+# Architectures whose files may state experts, and who writes them then.
+MIXTURES: Mapping[str, Row] = {"llama": _MIXTRAL}
+
+
 def row_for(config: ModelConfig) -> Row:
     row = ROWS.get(config.architecture)
+    if config.experts is not None:
+        row = MIXTURES.get(config.architecture, row)
     if row is None:
         raise ConfigError(
             f"architecture {config.architecture} is not one of {', '.join(sorted(ROWS))}", param="architectures"
         )
+    if config.experts is not None and not row.experts:
+        raise ConfigError(f"{row.title} with experts is not supported", code="unsupported", param="num_experts")
     return row
 
 

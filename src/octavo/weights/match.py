@@ -72,7 +72,7 @@ def _expected(name: str, file_format: str) -> bool:
 
 
 def _check_shape(checkpoint: Checkpoint, source: str, header: TensorHeader, weight: Weight) -> None:
-    shape = prepared_shape(header.shape, weight.prep) if len(header.shape) == len(weight.shape) else header.shape
+    shape = prepared_shape(header.shape, weight.prep)
     if shape == weight.shape:
         return
     field = source

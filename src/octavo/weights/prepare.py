@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from typing import Any, cast
 
 import numpy as np
@@ -60,8 +61,8 @@ def transpose(tensor: Tensor) -> Tensor:
 
 
 def row(tensor: Tensor) -> Tensor:
-    """A vector as the one row of a matrix."""
-    return replace(tensor, data=tensor.data.reshape(1, -1), shape=(1, *tensor.shape))
+    """A vector as the one row of a matrix, which it may be already."""
+    return replace(tensor, data=tensor.data.reshape(1, -1), shape=(1, prod(tensor.shape)))
 
 
 def _with(shape: tuple[int, ...], axis: int, count: int) -> tuple[int, ...]:
@@ -76,10 +77,10 @@ def _check_floats(tensor: Tensor, name: str) -> None:
 def prepared_shape(shape: tuple[int, ...], prep: tuple[tuple[Scalar, ...], ...]) -> tuple[int, ...]:
     """The shape after each step."""
     for name, *arguments in prep:
-        if name == "transpose":
+        if name == "transpose" and len(shape) > 1:
             shape = (*shape[:-2], shape[-1], shape[-2])
         elif name == "row":
-            shape = (1, *shape)
+            shape = (1, prod(shape))
         elif name in ("rows", "columns"):
             axis = len(shape) - 1 if name == "columns" else max(len(shape) - 2, 0)
             begin, step, count = (cast(int, argument) for argument in arguments)
