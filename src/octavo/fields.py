@@ -19,7 +19,13 @@ _LIMITS = {
     "vocab_size": 2**24,
     "max_position_embeddings": 2**31 - 1,
 }
-_GGUF_NAMES = {
+# Other names of the same: of GGUF, and of an older generation of config.json.
+_ALSO = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "n_positions": "max_position_embeddings",
     "embedding_length": "hidden_size",
     "block_count": "num_hidden_layers",
     "attention.head_count": "num_attention_heads",
@@ -64,7 +70,7 @@ class Fields:
         return value
 
     def size(self, name: str, default: int | None = None) -> int:
-        most = _LIMITS.get(name, _LIMITS.get(_GGUF_NAMES.get(name, ""), 2**31 - 1))
+        most = _LIMITS.get(name, _LIMITS.get(_ALSO.get(name, ""), 2**31 - 1))
         value = self.integer(name, default)
         if not 1 <= value <= most:
             raise self.bad(name, f"an integer from 1 to {most}")

@@ -16,6 +16,11 @@ from octavo.model_experts import ExpertSpec, experts_from_gguf, experts_from_map
 from octavo.rope_spec import RopeSpec, ropes_from_gguf, ropes_from_mapping
 
 _IGNORED_FIELDS = ("auto_map", "trust_remote_code", "_attn_implementation_internal", "_attn_implementation")
+# Fields that change the result where they are true, and that nothing here reads.
+_REFUSED = (
+    *("quantization_config", "use_bidirectional_attention", "add_cross_attention", "is_decoder"),
+    *("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"),
+)
 _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -75,10 +80,11 @@ class ModelConfig:
         """
         fields = Fields(mapping)
         _refuse(mapping)
-        layers = fields.size("num_hidden_layers")
-        heads = fields.size("num_attention_heads")
-        hidden = fields.size("hidden_size")
-        max_position = fields.size("max_position_embeddings", 2048)
+        layers = fields.size(fields.called("num_hidden_layers", "n_layer"))
+        heads = fields.size(fields.called("num_attention_heads", "n_head"))
+        hidden = fields.size(fields.called("hidden_size", "n_embd"))
+        max_position = fields.size(fields.called("max_position_embeddings", "n_positions"), 2048)
+        inner = fields.called("intermediate_size", "n_inner")
         rope, local_rope = ropes_from_mapping(mapping, max_position)
         return _checked(
             cls(
@@ -89,10 +95,10 @@ class ModelConfig:
                 num_heads=heads,
                 num_kv_heads=fields.size("num_key_value_heads", heads),
                 head_dim=fields.size("head_dim", _share(hidden, heads)),
-                intermediate_size=fields.size("intermediate_size"),
+                intermediate_size=fields.size(inner, 4 * hidden if inner == "n_inner" else None),
                 vocab_size=fields.size("vocab_size"),
                 max_position=_longest(max_position, rope),
-                rms_eps=fields.number("rms_norm_eps", 1e-6),
+                rms_eps=fields.number(fields.called("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps"), 1e-6),
                 rope=rope,
                 local_rope=local_rope,
                 experts=experts_from_mapping(mapping, layers),
@@ -154,7 +160,9 @@ class ModelConfig:
                 intermediate_size=fields.size("feed_forward_length"),
                 vocab_size=fields.size("vocab_size", rows),
                 max_position=_longest(max_position, rope),
-                rms_eps=fields.number("attention.layer_norm_rms_epsilon"),
+                rms_eps=fields.number(
+                    fields.called("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
+                ),
                 rope=rope,
                 local_rope=local_rope,
                 experts=experts_from_gguf(fields, tensors, fields.size("block_count")),
@@ -199,9 +207,13 @@ def _ignored(mapping: Mapping[str, Any]) -> list[str]:
 
 
 def _refuse(mapping: Mapping[str, Any]) -> None:
-    for name in ("quantization_config", "use_bidirectional_attention"):
+    for name in _REFUSED:
         if mapping.get(name):
             raise unsupported(f"{name}: not supported", name)
+    if mapping.get("scale_attn_weights") is False:
+        raise unsupported("scale_attn_weights false: not supported", "scale_attn_weights")
+    if mapping.get("position_embedding_type", "absolute") not in ("absolute", None):
+        raise unsupported("position_embedding_type: only absolute is supported", "position_embedding_type")
 
 
 def _activation(mapping: Mapping[str, Any]) -> str | None:

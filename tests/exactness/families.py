@@ -49,8 +49,30 @@ FAMILIES = {
         "norm_topk_prob": False,
         "tie_word_embeddings": False,
     },
+    "gpt2": {
+        "architectures": ["GPT2LMHeadModel"],
+        "n_embd": 72,
+        "n_head": 6,
+        "n_layer": 3,
+        "n_inner": 100,
+        "n_positions": 1024,
+        "vocab_size": 211,
+        "layer_norm_epsilon": 1e-5,
+        "activation_function": "gelu_new",
+        "tie_word_embeddings": False,
+    },
     "olmo2": {**ODD, "architectures": ["Olmo2ForCausalLM"], "tie_word_embeddings": False},
 }
+
+
+def stored_shape(weight):
+    """In the file, before its preparation. Of a tensor that is cut, the last part is the one that counts."""
+    shape = weight.shape
+    for step in reversed(weight.prep):
+        shape = (
+            shape[::-1] if step[0] == "transpose" else (step[1] + step[3], *shape[1:]) if step[0] == "rows" else shape
+        )
+    return shape
 
 
 def write_family(name, folder):
@@ -59,11 +81,12 @@ def write_family(name, folder):
     rng = np.random.default_rng(sum(name.encode()))
     tensors = {}
     for weight in program_for(ModelConfig.from_mapping(config)).weights.values():
-        values = rng.standard_normal(weight.shape)
-        if len(weight.shape) == 1:
+        shape = stored_shape(weight)
+        values = rng.standard_normal(shape)
+        if len(shape) == 1:
             values = 0.2 * values + (not weight.sources["hf"].endswith("bias"))
         else:
-            values *= 0.3 if "embed" in weight.name else 1.5 / weight.shape[-1] ** 0.5
+            values *= 0.3 if weight.name in ("embed", "positions") else 1.5 / shape[-1] ** 0.5
         values = values.astype(np.float32)
         stacked = "{e}" in weight.sources["hf"]
         for e, one in enumerate(values if stacked else (values,)):

@@ -33,6 +33,10 @@ def permuted(name, array, config):
     return interleaved(array, config.num_key_value_heads) if ".k_proj." in name else array
 
 
+def turned(name, array, config):
+    return array.T if array.ndim == 2 and ".h." in name else array
+
+
 def gemma2_keys(writer, config):
     writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
     writer.add_final_logit_softcapping(config.final_logit_softcapping)
@@ -79,6 +83,7 @@ FILES = {
     "qwen2moe": ("qwen2moe", keep, expert_keys, {}),
     "qwen3moe": ("qwen3moe", keep, expert_keys, {}),
     "olmo2": ("olmo2", keep, no_keys, {}),
+    "gpt2": ("gpt2", turned, no_keys, {}),
     "gemma": ("gemma", plus_one, no_keys, {}),
     "gemma2": ("gemma2", plus_one, gemma2_keys, {"query_pre_attn_scalar": 24}),
     "gemma3": ("gemma3", plus_one, gemma3_keys, {"query_pre_attn_scalar": 24}),
@@ -104,13 +109,17 @@ def write(model, path, arch, convert, add_keys):
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(model.model.layers[0].self_attn.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    if "rope_theta" in config.rope_parameters:
-        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    if arch == "gpt2":
+        writer.add_feed_forward_length(config.n_inner)
+        writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    else:
+        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_key_length(model.model.layers[0].self_attn.head_dim)
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        if "rope_theta" in config.rope_parameters:
+            writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     add_keys(writer, config)
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
@@ -146,14 +155,14 @@ class changed_scale:
     """The twin with another query scale while it is asked."""
 
     def __init__(self, model, changed):
-        self.layers = [layer.self_attn for layer in model.model.layers]
-        self.scale = changed["query_pre_attn_scalar"] ** -0.5 if changed else self.layers[0].scaling
-        self.before = self.layers[0].scaling
+        self.layers = [layer.self_attn for layer in model.model.layers] if changed else []
+        self.scale = changed.get("query_pre_attn_scalar", 1) ** -0.5
+        self.before = [attention.scaling for attention in self.layers]
 
     def __enter__(self):
         for attention in self.layers:
             attention.scaling = self.scale
 
     def __exit__(self, *error):
-        for attention in self.layers:
-            attention.scaling = self.before
+        for attention, scaling in zip(self.layers, self.before, strict=True):
+            attention.scaling = scaling

@@ -70,6 +70,10 @@ def llama_order(op):
     return {**op.attrs, "order": "llama"} if op.kind == "norm" else op.attrs
 
 
+def rms_rule(op):
+    return {**op.attrs, "rule": "rms"} if op.kind == "norm" else op.attrs
+
+
 def unscaled(op):
     return {**op.attrs, "scale": 1.0} if op.kind == "embed" else op.attrs
 
@@ -166,6 +170,11 @@ FLIPS = {
         "qwen3moe-biased",
         {"config": field(attention_bias=None), "switches": {"qkv_bias": False}},
     ),
+    "gpt2 activation": ("gpt2", {"config": field(activation_function="silu")}),
+    "layer norm rule": ("gpt2", {"attrs": rms_rule}),
+    "layer norm bias": ("gpt2", {"weights": zeroed("ffn_norm.bias")}),
+    "positions": ("gpt2", {"weights": zeroed("positions")}),
+    "mlp bias of gpt2": ("gpt2", {"weights": zeroed("up.b")}),
     "window period": ("olmo3", {"config": field(layer_types=None), "switches": {"window_period": 3}}),
     "rope of windows": ("olmo3", {"config": local_as_full, "switches": {"scaled_windows": True}}),
     "window": ("mistral", {"config": field(sliding_window=16)}),

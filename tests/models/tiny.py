@@ -137,6 +137,7 @@ MEMBERS = {
             "tie_word_embeddings": False,
         },
     ),
+    "gpt2": ("GPT2Config", {"n_inner": 112, "tie_word_embeddings": False}),
     "olmo2": ("Olmo2Config", {"tie_word_embeddings": False}),
     "olmo3": (
         "Olmo3Config",
@@ -196,9 +197,9 @@ def _values(name: str, shape: torch.Size) -> torch.Tensor:
     noise = torch.randn(shape)
     if name.endswith("bias"):
         return noise * 0.5
-    if "norm" in name:
+    if len(shape) == 1:
         return 1 + 0.3 * noise
-    if "embed" in name:
+    if "embed" in name or ".wte." in name or ".wpe." in name:
         return noise * 0.5
     return noise * 1.5 / shape[1] ** 0.5
 

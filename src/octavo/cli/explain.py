@@ -156,7 +156,8 @@ def load_program(
         sources = match(program.weights, checkpoint)
         exact = {name for name, weight in program.weights.items() if weight.plain}
         kinds = {name: "f32" if name in exact else checkpoint.kind_of(source) for name, source in sources.items()}
-        sizes = {name: checkpoint.stored_bytes(source, kinds[name]) for name, source in sources.items()}
+        preps = {name: program.weights[name].prep for name in sources}
+        sizes = {name: checkpoint.stored_bytes(source, kinds[name], preps[name]) for name, source in sources.items()}
         return program if plain else lower(program, kinds, sizes, eaten, kv_dtype=kv_dtype)
 
 

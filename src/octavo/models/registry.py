@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
-from octavo.models import gemma, llama, mixtral
+from octavo.models import gemma, gpt2, llama, mixtral
 from octavo.program.ir import Program
 
 
@@ -62,6 +62,7 @@ _QWEN3_MOE = Row(
 )
 # Converters of Qwen3-MoE do not write down what all its members do.
 _QWEN3_MOE_FILE = replace(_QWEN3_MOE, switches=replace(_QWEN3_MOE.switches, normalize=True))
+_GPT2 = Row("GPT-2", gpt2.program, gpt2.Switches())
 
 # Names of config.json, then of GGUF's general.architecture (Mistral and SmolLM2 are "llama" there).
 ROWS: Mapping[str, Row] = {
@@ -78,6 +79,7 @@ ROWS: Mapping[str, Row] = {
     "MixtralForCausalLM": _MIXTRAL,
     "Qwen2MoeForCausalLM": _QWEN2_MOE,
     "Qwen3MoeForCausalLM": _QWEN3_MOE,
+    "GPT2LMHeadModel": _GPT2,
     "llama": _LLAMA,
     "qwen2moe": _QWEN2_MOE,
     "qwen3moe": _QWEN3_MOE_FILE,
@@ -85,6 +87,7 @@ ROWS: Mapping[str, Row] = {
     "qwen3": _QWEN3,
     "smollm3": _SMOLLM3,
     "olmo2": _OLMO2,
+    "gpt2": _GPT2,
     "gemma": _GEMMA,
     "gemma2": _GEMMA2,
     "gemma3": _GEMMA3,

@@ -261,7 +261,10 @@ class WeightSource:
                 self._own[name] = tensor
         rest = {name: weight for name, weight in self._weights.items() if name not in self._own}
         self._sources = match(rest, checkpoint)
-        sizes = {name: checkpoint.stored_bytes(source, self._kind(name)) for name, source in self._sources.items()}
+        sizes = {
+            name: checkpoint.stored_bytes(source, self._kind(name), self._weights[name].prep)
+            for name, source in self._sources.items()
+        }
         self._sizes = sizes | {name: tensor.nbytes for name, tensor in self._own.items()}
         self.stored_bytes = sum(self._sizes.values())
 

@@ -15,6 +15,7 @@ from octavo.types import digest
 from octavo.weights.catalogue import MappedFile, TensorHeader, quoted
 from octavo.weights.gguf import parse_gguf
 from octavo.weights.kinds import Tensor, dequantize
+from octavo.weights.prepare import prepared_shape
 from octavo.weights.safetensors import SafetensorsFolder
 from octavo.weights.schemes import SCHEMES, Scheme
 from octavo.weights.stack import EXPERT, Place, Stack, find_stack
@@ -100,10 +101,10 @@ class Checkpoint:
             return "f32"
         return scheme.kind
 
-    def stored_bytes(self, name: str, kind: str = "") -> int:
-        """Bytes that the tensor will take in memory, as `kind` where it is not what the scheme says."""
+    def stored_bytes(self, name: str, kind: str = "", prep: tuple[tuple[Scalar, ...], ...] = ()) -> int:
+        """Bytes that the weight will take in memory, as `kind` where it is not what the scheme says."""
         header, scheme = self._header(name)
-        return scheme.bytes_as(kind or self.kind_of(name), header.shape)
+        return scheme.bytes_as(kind or self.kind_of(name), prepared_shape(header.shape, prep))
 
     def file_bytes(self, name: str) -> int:
         return self._place(name).header.nbytes

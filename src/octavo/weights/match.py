@@ -44,7 +44,8 @@ def match(weights: Mapping[str, Weight], checkpoint: Checkpoint) -> dict[str, st
         source = weight.sources.get(checkpoint.format)
         if source is None:
             raise ConfigError(f"weight {weight.name} has no name in the format {checkpoint.format}", param=weight.name)
-        others = weight.others if checkpoint.format == "hf" else ()
+        # Checkpoints of a bare model leave the first part of all names out.
+        others = (*weight.others, source.partition(".")[2]) if checkpoint.format == "hf" else ()
         places = ((name, checkpoint.find(name)) for name in (source, *others))
         name, place = next(((name, place) for name, place in places if place is not None), (source, None))
         if place is None:
