@@ -27,6 +27,9 @@ struct Names {
   PyObject* group = PyUnicode_InternFromString("group");
   PyObject* first = PyUnicode_InternFromString("first");
   PyObject* blocks = PyUnicode_InternFromString("blocks");
+  PyObject* replay = PyUnicode_InternFromString("replay");
+  PyObject* restore = PyUnicode_InternFromString("restore");
+  PyObject* snapshots = PyUnicode_InternFromString("snapshots");
 };
 
 const Names& names() {
@@ -71,20 +74,39 @@ void fill_tree(nb::handle row, const nb::tuple& parents, int32_t begin, int32_t 
   }
 }
 
+// What each row does to recurrent state: of a plan that says nothing of it, all tokens are firm.
+void fill_states(nb::sequence rows, nb::sequence states, const int32_t* row_begin, int32_t* firm, int32_t* replay,
+                 int32_t* restore, int32_t* snapshots) {
+  const Names& n = names();
+  const bool given = nb::len(states) != 0;
+  for (size_t i = 0; i < nb::len(rows); i++) {
+    firm[i] = row_begin[i + 1] - row_begin[i], replay[i] = restore[i] = 0;
+    if (!given) continue;
+    nb::handle state = states[i];
+    firm[i] -= whole(rows[i], n.num_drafts), replay[i] = whole(state, n.replay), restore[i] = whole(state, n.restore);
+    for (nb::handle taken : get(state, n.snapshots)) {
+      *snapshots++ = int32_t(i), *snapshots++ = whole(nb::object(taken[0])), *snapshots++ = whole(nb::object(taken[1]));
+    }
+  }
+}
+
 // The words that the header takes; written only if `out` has room for them.
-size_t write_header(Out out, nb::sequence rows, nb::sequence copies, nb::sequence tables, nb::sequence source_rows) {
+size_t write_header(Out out, nb::sequence rows, nb::sequence copies, nb::sequence tables, nb::sequence states,
+                    nb::sequence source_rows) {
   const Names& n = names();
   const std::vector<RowView> view = views(rows);
-  size_t T = 0, R = 0, U = 0;
+  size_t T = 0, R = 0, S = 0, U = 0;
   const size_t N = view.size(), C = nb::len(copies);
   for (const RowView& row : view) T += nb::len(row.ids), R += nb::len(row.ids) - row.logits_from;
   for (nb::handle update : tables) U += 4 + nb::len(get(update, n.blocks));
-  const size_t words = header_words(T, R, N, C, U);
+  for (nb::handle state : states) S += nb::len(get(state, n.snapshots));
+  const size_t words = header_words(T, R, N, C, S, U);
   if (words > out.shape(0)) return words;
   if (nb::len(source_rows) != 0 && nb::len(source_rows) != T) throw nb::value_error("header: one source row a token");
+  if (nb::len(states) != 0 && nb::len(states) != N) throw nb::value_error("header: one step of state a row");
 
   int32_t* at = out.data();
-  const size_t scalars[HEADER_SCALARS] = {size_t(HEADER_VERSION), T, R, N, C, U};
+  const size_t scalars[HEADER_SCALARS] = {size_t(HEADER_VERSION), T, R, N, C, S, U};
   for (size_t value : scalars) *at++ = int32_t(value);
   auto field = [&at](size_t length) {
     int32_t* begin = at;
@@ -93,7 +115,8 @@ size_t write_header(Out out, nb::sequence rows, nb::sequence copies, nb::sequenc
   };
   int32_t *token = field(T), *position = field(T), *index = field(T), *request = field(T), *adapter = field(T);
   int32_t *flags = field(T), *parent = field(T), *source = field(T);
-  int32_t *slot = field(N), *row_begin = field(N + 1), *context = field(N), *logit_row = field(R);
+  int32_t *slot = field(N), *row_begin = field(N + 1), *context = field(N);
+  int32_t *firm = field(N), *replay = field(N), *restore = field(N), *logit_row = field(R);
   int32_t t = 0;
   for (size_t i = 0; i < N; i++) {
     const RowView& row = view[i];
@@ -114,6 +137,7 @@ size_t write_header(Out out, nb::sequence rows, nb::sequence copies, nb::sequenc
     for (size_t i = 0; i < T; i++) source[i] = whole(nb::object(source_rows[i]));
   for (nb::handle copy : copies)
     *at++ = whole(copy, n.slot), *at++ = whole(copy, n.source), *at++ = whole(copy, n.target);
+  fill_states(rows, states, row_begin, firm, replay, restore, field(3 * S));
   for (nb::handle update : tables) {
     const nb::tuple blocks = nb::cast<nb::tuple>(get(update, n.blocks));
     *at++ = whole(update, n.slot), *at++ = whole(update, n.group), *at++ = whole(update, n.first);
@@ -127,7 +151,7 @@ size_t write_header(Out out, nb::sequence rows, nb::sequence copies, nb::sequenc
 
 void bind_header(nb::module_& m) {
   m.def("write_header", &write_header, nb::arg("out"), nb::arg("rows"), nb::arg("copies"), nb::arg("tables"),
-        nb::arg("source_rows"));
+        nb::arg("states"), nb::arg("source_rows"));
 }
 
 }  // namespace octavo

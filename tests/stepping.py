@@ -14,7 +14,8 @@ from octavo.program.header import FIELDS, FLAG_NO_WRITE, NUM_SCALARS, VERSION, o
 @dataclass(frozen=True)
 class Run:
     """Tokens of one slot from index `start` on. parents: per token, offset in the run of a tree draft's parent, or -1
-    for a token that follows the one before it. logits_from: offset of the first token whose logits are wanted."""
+    for a token that follows the one before it. logits_from: offset of the first token whose logits are wanted. drafts:
+    the last tokens, which enter no recurrent state; replay, restore, snapshots: as in request.StateStep."""
 
     slot: int
     start: int
@@ -22,6 +23,10 @@ class Run:
     logits_from: int = 0
     parents: tuple[int, ...] = ()
     no_write: tuple[int, ...] = ()
+    drafts: int = 0
+    replay: int = 0
+    restore: int = 0
+    snapshots: tuple[tuple[int, int], ...] = ()
 
 
 def header(runs: list[Run], tables: list[int] = (), copies: list[tuple[int, int, int]] = ()) -> np.ndarray:
@@ -46,9 +51,14 @@ def header(runs: list[Run], tables: list[int] = (), copies: list[tuple[int, int,
         fields["slot"].append(run.slot)
         fields["row_begin"].append(len(fields["token"]))
         fields["context"].append(run.start)
+        fields["firm"].append(len(run.tokens) - run.drafts)
+        fields["replay"].append(run.replay)
+        fields["restore"].append(run.restore)
+        fields["snapshots"] += [word for after, snapshot in run.snapshots for word in (number, after, snapshot)]
     fields["copies"] = [word for copy in copies for word in copy]
     fields["tables"] = list(tables)
-    counts = (len(fields["token"]), len(fields["logit_row"]), len(runs), len(copies), len(tables))
+    counts = (len(fields["token"]), len(fields["logit_row"]), len(runs), len(copies))
+    counts = (*counts, len(fields["snapshots"]) // 3, len(tables))
     where = offsets(*counts)
     words = np.zeros(where["tables"][1], dtype=np.int32)
     words[:NUM_SCALARS] = (VERSION, *counts)

@@ -271,14 +271,30 @@ class KVCopy(msgspec.Struct, frozen=True, gc=False):
     target: int
 
 
+class StateStep(msgspec.Struct, frozen=True, gc=False):
+    """What a row does to the recurrent state of its slot, in this order.
+
+    restore: the snapshot that it starts from (0: what the slot holds; zeros for a row that starts at index 0); a plan
+    writes no snapshot that it restores. replay: how many accepted drafts, last tokens before the row's start, are taken
+    from the slot's tail. snapshots: (tokens, snapshot): the state after so many tokens, replayed ones counted, is
+    copied there. Drafts of the row go to the tail.
+    """
+
+    replay: int = 0
+    restore: int = 0
+    snapshots: tuple[tuple[int, int], ...] = ()
+
+
 class StepPlan(msgspec.Struct, frozen=True, gc=False):
-    """What one step does. Made by Scheduler.schedule, committed in order of `number`."""
+    """What one step does. Made by Scheduler.schedule, committed in order of `number`. states: one per row, or none at
+    all where no program keeps recurrent state."""
 
     number: int
     rows: tuple[Row, ...]
     copies: tuple[KVCopy, ...] = ()
     tables: tuple[TableUpdate, ...] = ()
     freed_slots: tuple[int, ...] = ()  # slots whose request is gone or preempted: per-slot state is dropped first
+    states: tuple[StateStep, ...] = ()
 
     @property
     def num_tokens(self) -> int:

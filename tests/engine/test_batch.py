@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from octavo.program.header import FIELDS, FLAG_NO_WRITE, VERSION, offsets
-from octavo.request import KVCopy, Row, TableUpdate
+from octavo.request import KVCopy, Row, StateStep, TableUpdate
 from octavo.runner.batch import HeaderWriter
 
 
-def slow_fields(rows, copies, tables, source_rows):
+def slow_fields(rows, copies, tables, states, source_rows):
     """Token by token, straight from the meaning of each field."""
     out = {name: [] for name in FIELDS}
     out["row_begin"].append(0)
@@ -34,6 +34,11 @@ def slow_fields(rows, copies, tables, source_rows):
                 out["logit_row"].append(begin + t)
         out["slot"].append(row.slot)
         out["context"].append(row.start)
+        step = states[n] if states else StateStep()
+        out["firm"].append(first_draft if states else len(row.token_ids))
+        out["replay"].append(step.replay)
+        out["restore"].append(step.restore)
+        out["snapshots"] += [word for after, snapshot in step.snapshots for word in (n, after, snapshot)]
         out["row_begin"].append(begin + len(row.token_ids))
     for copy in copies:
         out["copies"] += [copy.slot, copy.source, copy.target]
@@ -59,6 +64,11 @@ def random_row(rng, slot):
     return Row(f"r{slot}", slot, start, tokens, 1, True, num_drafts=drafts, parents=parents)
 
 
+def random_state(rng):
+    taken = tuple((rng.randint(1, 9), rng.randint(1, 9)) for _ in range(rng.choice((0, 0, 1, 2))))
+    return StateStep(rng.randrange(4), rng.randrange(3), taken)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_header_equals_slow_filling(seed):
     rng = random.Random(seed)
@@ -69,12 +79,14 @@ def test_header_equals_slow_filling(seed):
         tables = [TableUpdate(s, 0, rng.randrange(9), tuple(range(rng.randint(1, 5)))) for s in range(rng.randrange(4))]
         tokens = sum(len(row.token_ids) for row in rows)
         sources = [rng.randrange(50) for _ in range(tokens)] if rng.random() < 0.5 else []
-        header = writer.write(rows, copies=copies, tables=tables, source_rows=sources)
-        expected = slow_fields(rows, copies, tables, sources)
+        states = [random_state(rng) for _ in rows] if rng.random() < 0.5 else []
+        header = writer.write(rows, copies=copies, tables=tables, states=states, source_rows=sources)
+        expected = slow_fields(rows, copies, tables, states, sources)
         words = len(expected["tables"])
         wanted = sum(row.num_logits for row in rows)
-        assert header[:6].tolist() == [VERSION, tokens, wanted, len(rows), len(copies), words]
-        where = offsets(tokens, wanted, len(rows), len(copies), words)
+        taken = sum(len(step.snapshots) for step in states)
+        assert header[:7].tolist() == [VERSION, tokens, wanted, len(rows), len(copies), taken, words]
+        where = offsets(tokens, wanted, len(rows), len(copies), taken, words)
         assert {name: header[b:e].tolist() for name, (b, e) in where.items()} == expected
         assert len(header) == max(e for _, e in where.values())
         assert header.dtype == np.int32 and header.flags.c_contiguous
@@ -85,5 +97,7 @@ def test_rows_that_make_no_header_are_refused():
     row = Row("r", 0, 5, (1, 2, 3), 0, True, num_drafts=2, parents=(0, 2))
     with pytest.raises(ValueError, match="draft before its parent"):
         writer.write([row])
+    with pytest.raises(ValueError, match="one step of state a row"):
+        writer.write([row, row], states=[StateStep()])
     with pytest.raises(ValueError, match="one source row a token"):
         writer.write([Row("r", 0, 5, (1, 2), 0, True)], source_rows=[1])

@@ -4,6 +4,9 @@ A cell holds the hash of the token that wrote it, so a stale, foreign, missing o
 token. Cells nobody wrote are None and reading one is a violation. A faulty row writes negative cells (its NaN), which
 spread to whoever reads them and make logits not finite.
 
+Recurrent state is a hash over everything a request computed, one number a slot. Drafts leave what they computed in
+the slot's tail; a snapshot that nobody wrote is None.
+
 `Alone` runs a request by itself over plain lists: what the fake must reproduce, whatever else runs.
 """
 
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from octavo.request import Request, Row, RowResult, StepPlan, StepResult, TokenLogprobs
+from octavo.request import Request, Row, RowResult, StateStep, StepPlan, StepResult, TokenLogprobs
 from octavo.types import KVGroup
 
 MASK = (1 << 60) - 1
@@ -38,6 +41,11 @@ def sample(value: int, seed: int, index: int, vocab: int, banned: int) -> int:
     return banned + hash((value, seed, index)) % (vocab - banned)
 
 
+def advanced(state: int, value: int) -> int:
+    """Recurrent state after one more token. What is faulty stays so."""
+    return min(state, value) if min(state, value) < 0 else hash((state, value)) & MASK
+
+
 def first_in_sight(group: KVGroup, position: int) -> int:
     return max(0, position - group.window + 1) if group.rule == "window" else 0
 
@@ -49,6 +57,7 @@ class Alone:
         self.request, self.groups, self.vocab = request, groups, vocab
         self.tokens = list(request.prompt_ids)
         self.cells: list[int] = []
+        self.states = [0]  # before each token
 
     def token(self, index: int) -> int:
         """The token at `index`, stops not considered."""
@@ -61,8 +70,12 @@ class Alone:
         request, cells = self.request, self.cells
         while len(cells) < len(self.tokens):
             i = len(cells)
-            contexts = tuple(tuple(cells[first_in_sight(group, i) :]) for group in self.groups)
+            contexts = tuple(
+                (self.states[i],) if group.rule == "state" else tuple(cells[first_in_sight(group, i) :])
+                for group in self.groups
+            )
             cells.append(output(contexts, self.tokens[i], i, (request.adapter, request.salt)))
+            self.states.append(advanced(self.states[i], cells[i]))
         index = len(self.tokens)
         self.tokens.append(sample(cells[-1], request.seed, index, self.vocab, banned(request, index)))
 
@@ -91,13 +104,22 @@ Propose = Callable[[Request, int], tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 class FakeExecutor:
-    """cells[group][block][offset]; tables[slot][group]: blocks; owner[slot]: the request whose tables they are."""
+    """cells[group][block][offset]; tables[slot][group]: blocks; owner[slot]: the request whose tables they are.
+    state[slot], tail[slot], snapshots: of all state groups together; base[slot]: index of the tail's first token."""
 
-    def __init__(self, groups: Sequence[KVGroup], num_blocks: int, block_tokens: int, vocab: int) -> None:
+    def __init__(
+        self, groups: Sequence[KVGroup], num_blocks: int, block_tokens: int, vocab: int, num_snapshots: int = 1
+    ) -> None:
         self.groups, self.block_tokens, self.vocab = tuple(groups), block_tokens, vocab
         self.cells: list[list[list[int | None]]] = [
             [[None] * block_tokens for _ in range(num_blocks)] for _ in self.groups
         ]
+        self.paged = [number for number, group in enumerate(groups) if group.rule != "state"]
+        self.stateful = len(self.paged) < len(groups)
+        self.state: dict[int, int] = {}
+        self.tail: dict[int, list[int]] = {}
+        self.base: dict[int, int] = {}
+        self.snapshots: list[int | None] = [None] * (num_snapshots + 1)
         self.tables: dict[int, list[list[int]]] = {}
         self.owner: dict[int, str] = {}
         self.tags = self.number = 0
@@ -118,6 +140,7 @@ class FakeExecutor:
         for slot in plan.freed_slots:
             self.tables.pop(slot, None)
             self.owner.pop(slot, None)
+            self.state.pop(slot, None)
         for row in plan.rows:
             if self.owner.setdefault(row.slot, row.request_id) != row.request_id:
                 raise Violation("I15", f"slot {row.slot} of {row.request_id} still belongs to {self.owner[row.slot]}")
@@ -127,11 +150,52 @@ class FakeExecutor:
                 raise Violation("I5", f"slot {update.slot}: a gap before entry {update.first}")
             table[update.first : update.first + len(update.blocks)] = update.blocks
         for copy in plan.copies:
-            for group in range(len(self.groups)):
+            for group in self.paged:
                 self._write(copy.slot, group, copy.target, self._read(copy.slot, group, copy.source))
+            if self.stateful:
+                tail, base = self.tail[copy.slot], self.base[copy.slot]
+                tail[copy.target - base] = tail[copy.source - base]
+        if len(plan.states) != len(plan.rows) * self.stateful:
+            raise Violation("I14", f"{len(plan.states)} steps of state for {len(plan.rows)} rows")
+        for row, step in zip(plan.rows, plan.states, strict=False):
+            self._restore(row, step)
+        for row, step in zip(plan.rows, plan.states, strict=False):
+            self._replay(row, step)
+        steps = plan.states or (StateStep(),) * len(plan.rows)
         return StepResult(
-            plan.number, tuple(self._row(row, requests[row.request_id], propose, faulty(row)) for row in plan.rows)
+            plan.number,
+            tuple(
+                self._row(row, step, requests[row.request_id], propose, faulty(row))
+                for row, step in zip(plan.rows, steps, strict=True)
+            ),
         )
+
+    # ---- recurrent state
+
+    def _restore(self, row: Row, step: StateStep) -> None:
+        if step.restore:
+            value = self.snapshots[step.restore]
+            if value is None:
+                raise Violation("I14", f"{row.request_id} starts from snapshot {step.restore}, which nobody wrote")
+            self.state[row.slot] = value
+        elif row.start == 0:
+            self.state[row.slot] = 0
+        if row.slot not in self.state:
+            raise Violation("I14", f"{row.request_id} goes on at token {row.start} without state")
+
+    def _replay(self, row: Row, step: StateStep) -> None:
+        """The tail's accepted drafts enter the state."""
+        tail = self.tail.get(row.slot, []) if step.replay else []
+        if step.replay > len(tail) or (step.replay and self.base[row.slot] != row.start - step.replay):
+            raise Violation("I14", f"{row.request_id} replays {step.replay} of {len(tail)} drafts at {row.start}")
+        for count, value in enumerate(tail[: step.replay], 1):
+            self._advance(row.slot, value, count, step)
+
+    def _advance(self, slot: int, value: int, count: int, step: StateStep) -> None:
+        self.state[slot] = advanced(self.state[slot], value)
+        for after, snapshot in step.snapshots:
+            if after == count:
+                self.snapshots[snapshot] = self.state[slot]
 
     # ---- cells
 
@@ -169,7 +233,7 @@ class FakeExecutor:
 
     # ---- rows
 
-    def _row(self, row: Row, request: Request, propose: Propose, faulty: bool) -> RowResult:
+    def _row(self, row: Row, step: StateStep, request: Request, propose: Propose, faulty: bool) -> RowResult:
         tag = 0
         if faulty:
             self.tags += 1
@@ -178,9 +242,10 @@ class FakeExecutor:
         paths = self._paths(row, known)
         values: list[int] = []
         spans: list[list[int]] = [
-            self._span(row.slot, g, first_in_sight(group, row.start), row.start) for g, group in enumerate(self.groups)
+            self._span(row.slot, group, first_in_sight(self.groups[group], row.start), row.start)
+            for group in self.paged
         ]
-        begins = [first_in_sight(group, row.start) for group in self.groups]
+        begins = [first_in_sight(self.groups[group], row.start) for group in self.paged]
         for offset, token in enumerate(row.token_ids):
             value = self._value(row, request, offset, token, known, paths, values, spans, begins)
             value = tag or value
@@ -188,11 +253,14 @@ class FakeExecutor:
             if offset < known:
                 for span in spans:
                     span.append(value)
+                if self.stateful:
+                    self._advance(row.slot, value, step.replay + offset + 1, step)
             if row.no_write and offset == 0:
                 self._check_written(row, value)
                 continue
-            for group in range(len(self.groups)):
+            for group in self.paged:
                 self._write(row.slot, group, row.start + offset, value)
+        self.tail[row.slot], self.base[row.slot] = values[known:], row.start + known
         bad = [value for value in values[row.logits_from :] if value < 0]
         if bad:
             self.detected[self.number].update(bad)
@@ -203,8 +271,17 @@ class FakeExecutor:
         """The output of one token: what it sees of each group is the committed prefix, then its own path."""
         path = paths[offset - known] if offset >= known else None
         position = row.start + (offset if path is None else known + len(path) - 1)
-        contexts, lowest = [], 0
-        for group, span, begin in zip(self.groups, spans, begins, strict=True):
+        contexts: list[tuple[int, ...]] = []
+        lowest, rest = 0, iter(zip(spans, begins, strict=True))
+        for group in self.groups:
+            if group.rule == "state":
+                state = self.state[row.slot]
+                for ancestor in () if path is None else path[:-1]:
+                    state = advanced(state, values[ancestor])
+                contexts.append((state,))
+                lowest = min(lowest, state)
+                continue
+            span, begin = next(rest)
             seen = span if path is None else span + [values[ancestor] for ancestor in path[:-1]]
             seen = seen[first_in_sight(group, position) - begin :]
             contexts.append(tuple(seen))
@@ -226,7 +303,7 @@ class FakeExecutor:
         return paths
 
     def _check_written(self, row: Row, value: int) -> None:
-        for group in range(len(self.groups)):
+        for group in self.paged:
             cell = self._read(row.slot, group, row.start)
             if cell != value and value >= 0 and cell >= 0:
                 raise Violation("I6", f"{row.request_id}: token {row.start} computed again differs from the cache")

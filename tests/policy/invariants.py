@@ -18,6 +18,8 @@ def check_state(scheduler: Scheduler) -> None:
     ledger = scheduler.ledger
     for group in range(len(ledger.pools)):
         check_pool(ledger, group)
+    if ledger.states is not None:
+        check_snapshots(ledger)
     check_claims(ledger)
     check_requests(scheduler)
 
@@ -63,6 +65,31 @@ def check_index(ledger, group: int, free: set[int], idle: set[int]) -> None:
             raise Violation("I7", f"block {block} outlives its parent")
 
 
+def check_snapshots(ledger) -> None:
+    """I1 to I3 for snapshots: free, to be found, being written by one request or about to be read by some."""
+    states = ledger.states
+    pool = states.pool
+    pending = [snapshot for standing in states.standings.values() for snapshot in standing.pending.values()]
+    require(len(set(pending)) == len(pending), "I3", "two requests write one snapshot")
+    read = [standing.restore for standing in states.standings.values() if standing.restore]
+    counts = Counter([*pending, *read])
+    require([counts[snapshot] for snapshot in range(pool.num_blocks)] == pool.refs, "I2", f"{counts}, not {pool.refs}")
+    require(not set(pending) & set(read), "I4", "a snapshot is read while it is written")
+    keyed = {snapshot for snapshot, key in enumerate(pool.keys) if key is not None}
+    require(not keyed & {*pending, *pool.free} and set(pool.idle) <= keyed, "I3", "keys of snapshots")
+    require(len(set(pool.free)) == len(pool.free), "I3", "a snapshot is twice on the free list")
+    require(len(pool.free) + len(pool.idle) + len(counts) == pool.usable, "I1", "a snapshot is lost")
+    require(set(states.standings) == set(ledger.holdings), "I9", "state and blocks part ways")
+    claims: Counter[bytes] = Counter()
+    for name, standing in states.standings.items():
+        claims.update(standing.claimed.values())
+        full = ledger.holdings[name].published
+        require(
+            all(n > full for n in standing.claimed), "I11", f"{name}: claims on {standing.claimed}, {full} computed"
+        )
+    require(dict(claims) == states.computing, "I11", "somebody waits for a snapshot that nobody takes")
+
+
 def check_claims(ledger) -> None:
     claims: Counter[bytes] = Counter()
     for name, holding in ledger.holdings.items():
@@ -86,6 +113,9 @@ def check_requests(scheduler: Scheduler) -> None:
             continue
         require(name not in scheduler.waiting, "I9", f"{name} waits and runs")
         slots.append(request.slot)
+        if ledger.states is not None and not entry.outstanding:
+            pending = ledger.states.standings[name].pending
+            require(not pending, "I18", f"{name}: snapshots {pending}, which no plan writes")
         require(request.computed <= request.planned, "I5", f"{name}: computed {request.computed} > planned")
         require(request.computed <= request.num_tokens, "I5", f"{name}: more computed than known")
         size = -(-max(request.planned, entry.copies_end) // ledger.block_tokens)
@@ -125,6 +155,7 @@ def check_drained(scheduler: Scheduler) -> None:
     ledger = scheduler.ledger
     require(not scheduler._entries and not scheduler.has_work, "I18", "requests are left")
     require(not ledger.holdings and not ledger._chains and not ledger._computing, "I18", "the ledger is not empty")
-    for pool in ledger.pools:
+    require(ledger.states is None or not ledger.states.computing, "I18", "claims of snapshots are left")
+    for pool in (*ledger.pools, *([] if ledger.states is None else [ledger.states.pool])):
         require(pool.available == pool.usable, "I18", f"{pool.usable - pool.available} blocks are in use")
     require(len(scheduler.waiting) == 0 and not scheduler.waiting._classes, "I18", "the queue is not empty")

@@ -11,6 +11,7 @@ from policy.invariants import check_drained, check_plan, check_state
 
 VOCAB = 50
 FULL = (KVGroup("full", "full"),)
+STATE = (KVGroup("state", "state"), KVGroup("full", "full"))
 
 
 def request(name: str, prompt, **fields) -> Request:
@@ -34,12 +35,14 @@ class Machine:
         logits=64,
         longest=64,
         depth=1,
+        snapshots=4,
         **keys,
     ) -> None:
-        self.ledger = KVLedger(groups, blocks + 1, block_tokens, **keys)
+        self.groups = groups
+        self.ledger = KVLedger(groups, blocks + 1, block_tokens, num_snapshots=snapshots, **keys)
         self.ledger.roots = set()
         self.scheduler = Scheduler(SchedulerLimits(seqs, tokens, logits, longest, depth), self.ledger)
-        self.fake = FakeExecutor(groups, blocks + 1, block_tokens, VOCAB)
+        self.fake = FakeExecutor(groups, blocks + 1, block_tokens, VOCAB, snapshots)
         self.requests: dict[str, Request] = {}
         self.alone: dict[str, Alone] = {}
         self.output: dict[str, list[int]] = {}
@@ -56,7 +59,7 @@ class Machine:
         for each in requests:
             self.scheduler.add(each)
             self.requests[each.id] = each
-            self.alone[each.id] = Alone(each, self.ledger.groups, VOCAB)
+            self.alone[each.id] = Alone(each, self.groups, VOCAB)
             self.output[each.id] = []
 
     def schedule(self) -> StepPlan:
@@ -77,9 +80,12 @@ class Machine:
     def check(self) -> None:
         self.ledger.roots |= {chain.root for chain in self.ledger._chains.values()}
         check_state(self.scheduler)
-        for group, pool in enumerate(self.ledger.pools):
+        for group, pool in zip(self.fake.paged, self.ledger.pools, strict=True):
             for block in pool.free:
                 self.fake.poison(group, block)
+        if self.ledger.states is not None:
+            for snapshot in self.ledger.states.pool.free:
+                self.fake.snapshots[snapshot] = None
 
     def hear(self, delta: TokenDelta) -> None:
         assert delta.request_id not in self.ends, "a delta after the last one"

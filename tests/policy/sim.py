@@ -23,9 +23,13 @@ VOCAB = 24
 GROUPS = (
     (KVGroup("full", "full"),),
     (KVGroup("full", "full"),),
+    (KVGroup("full", "full"),),
     (KVGroup("full", "full"), KVGroup("window", "window", window=5)),
     (KVGroup("window", "window", window=3), KVGroup("full", "full")),
     (KVGroup("window", "window", window=4),),
+    (KVGroup("state", "state"), KVGroup("full", "full")),
+    (KVGroup("full", "full"), KVGroup("state", "state"), KVGroup("window", "window", window=5)),
+    (KVGroup("state", "state"),),
 )
 
 
@@ -51,8 +55,11 @@ class FaultyLedger(KVLedger):
         return chain
 
     def state(self) -> object:
-        pools = [(tuple(p.refs), len(p.free), tuple(p.idle), len(p._by_key)) for p in self.pools]
-        return pools, len(self.holdings), len(self._computing)
+        states = self.states
+        all_pools = self.pools if states is None else [*self.pools, states.pool]
+        pools = [(tuple(p.refs), len(p.free), tuple(p.idle), len(p._by_key)) for p in all_pools]
+        standings = () if states is None else (len(states.standings), len(states.computing))
+        return pools, len(self.holdings), len(self._computing), standings
 
     def _refuses(self) -> bool:
         refuses = not self.admitting and self.refuse > 0 and self.random.random() < self.refuse
@@ -111,12 +118,15 @@ class Simulation:
         self.longest = rng.randint(10, 36)
         usable = max(1, int(self.longest * rng.choice((0.6, 1.0, 1.1, 1.5, 2.5)) / self.block_tokens))
         self.depth = rng.choice((1, 1, 2, 4))
+        snapshots, every = rng.choice((1, 2, 3, 6)), rng.choice((0, 0, 1, 4, 8))
         self.ledger = FaultyLedger(
             self.groups,
             usable + 1,
             self.block_tokens,
             enable_prefix_caching=rng.random() < 0.9,
             hit_backoff=rng.choice((0, 0, 0, 1, 2)),
+            num_snapshots=snapshots,
+            snapshot_every=every,
             random=rng,
             refuse=rng.choice((0.0, 0.0, 0.05, 0.15)),
         )
@@ -128,7 +138,7 @@ class Simulation:
             self.depth,
         )
         self.scheduler = Scheduler(limits, self.ledger)
-        self.fake = FakeExecutor(self.groups, usable + 1, self.block_tokens, VOCAB)
+        self.fake = FakeExecutor(self.groups, usable + 1, self.block_tokens, VOCAB, snapshots)
         self.nan = rng.choice((0.0, 0.0, 0.01, 0.03))
         self.abort_rate, self.finish_rate = rng.choice((0.0, 0.02, 0.1)), rng.choice((0.0, 0.03, 0.1))
         self.drafter = rng.choice(("none", "none", "chain", "noisy", "tree"))
@@ -138,7 +148,7 @@ class Simulation:
         self.past: list[Request] = []
         self.pipeline: list[tuple[StepPlan, StepResult | None]] = []
         self.detected: set[int] = set()
-        self.poisoned: list[set[int]] = [set() for _ in self.groups]
+        self.poisoned: list[set[int]] = [set() for _ in self.ledger.groups]
         self.trace = self.idle_rounds = self.rejected = self.plans = self.minted = 0
 
     def run(self, steps: int) -> Report:
@@ -254,7 +264,8 @@ class Simulation:
         check_state(self.scheduler)
 
     def schedule(self) -> None:
-        seated = {name for name, case in self.live.items() if case.request.state == "running"}
+        running = ((name, case.request) for name, case in self.live.items() if case.request.state == "running")
+        seated = {name: request.preemptions for name, request in running}
         self.ledger.deferred.clear()
         fenced = {name for name, entry in self.scheduler._entries.items() if entry.outstanding}
         plan = self.scheduler.schedule(float(self.plans))
@@ -268,27 +279,33 @@ class Simulation:
         self.idle_rounds = 0
         self.plans += 1
         check_plan(self.scheduler, plan)
-        for row in plan.rows:
+        for number, row in enumerate(plan.rows):
             if row.request_id not in seated:
-                self.check_admission(self.live[row.request_id], row.start)
+                restore = plan.states[number].restore if plan.states else 0
+                self.check_admission(self.live[row.request_id], row.start, restore)
         self.pipeline.append((plan, None))
 
-    def check_victims(self, seated: set[str], fenced: set[str]) -> None:
-        """I12: who was preempted was the youngest that no plan named."""
+    def check_victims(self, seated: dict[str, int], fenced: set[str]) -> None:
+        """I12: who was preempted was the youngest that no plan named; it may be back already."""
         entries = self.scheduler._entries
-        kept = [entries[name].rank for name in seated - fenced if entries[name].request.state == "running"]
+        gone = {name for name, before in seated.items() if entries[name].request.preemptions > before}
+        kept = [entries[name].rank for name in seated.keys() - fenced - gone]
         for name in seated:
             if entries[name].request.state == "waiting":
                 require(name not in fenced, "I9", f"{name} was preempted under a plan")
                 require(all(rank < entries[name].rank for rank in kept), "I12", f"{name} was not the youngest")
 
-    def check_admission(self, case: Case, start: int) -> None:
+    def check_admission(self, case: Case, start: int, restore: int) -> None:
         """I6: what the hit gave is what computing would give. I12: nobody of the same line was overtaken."""
         request, size = case.request, self.block_tokens
         require(not (request.all_rows and start), "I6", f"{request.id} needs every row and took a hit")
         if start:
             case.alone.token(request.num_tokens)
-        for group, table in enumerate(self.ledger.holdings[request.id].tables):
+        if self.fake.stateful:
+            state = self.fake.snapshots[restore] if restore else 0
+            same = state == case.alone.states[start] or (state is not None and state < 0)
+            require(bool(restore) == bool(start) and same, "I6", f"{request.id} starts from another state at {start}")
+        for group, table in zip(self.fake.paged, self.ledger.holdings[request.id].tables, strict=True):
             for index in range(start):
                 block = table.blocks[index // size]
                 want = case.alone.cells[index]
@@ -324,18 +341,25 @@ class Simulation:
         if not detected:
             return
         self.detected |= detected
-        for group, pool in enumerate(self.ledger.pools):
+        if self.ledger.states is not None:
+            pool = self.ledger.states.pool
+            bad = {snapshot for snapshot in pool.idle if self.fake.snapshots[snapshot] in self.detected}
+            require(not bad, "I6", f"snapshots {bad} are known to be bad and can be found")
+        for group, pool in zip(self.fake.paged, self.ledger.pools, strict=True):
             for block in range(1, pool.num_blocks):
                 bad = pool.keys[block] and not self.detected.isdisjoint(self.fake.cells[group][block])
                 require(not bad, "I6", f"block {block} is known to be bad and can be found")
 
     def poison(self) -> None:
         """Free blocks hold what nobody may read."""
-        for group, pool in enumerate(self.ledger.pools):
+        for place, (group, pool) in enumerate(zip(self.fake.paged, self.ledger.pools, strict=True)):
             free = set(pool.free)
-            for block in free - self.poisoned[group]:
+            for block in free - self.poisoned[place]:
                 self.fake.poison(group, block)
-            self.poisoned[group] = free
+            self.poisoned[place] = free
+        if self.ledger.states is not None:
+            for snapshot in self.ledger.states.pool.free:
+                self.fake.snapshots[snapshot] = None
 
     # ---- what comes out
 

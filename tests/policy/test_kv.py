@@ -35,11 +35,6 @@ def hit(ledger, prompt, **fields):
     return found
 
 
-def test_state_groups_are_refused_by_name():
-    with pytest.raises(UnsupportedError, match="group memory: rule 'state'"):
-        KVLedger([KVGroup("memory", "state")], 8, 4)
-
-
 def test_a_window_without_tokens_is_refused():
     with pytest.raises(UnsupportedError, match="group w: a window"):
         KVLedger([KVGroup("w", "window")], 8, 4)

@@ -6,7 +6,7 @@ import pytest
 
 from policy.sim import simulate
 
-SEEDS, CHUNK, STEPS = 2000, 50, 200
+SEEDS, CHUNK, STEPS = 2000, 100, 200
 
 
 def totals(reports):

@@ -2,7 +2,8 @@
 
 A request holds one block table per group; all groups agree on what is cached, reserved and released. Keys are a
 SHA-256 chain: the root tags everything that changes the bytes of a cache (numerics, model, adapter generation, salt);
-every full block adds its tokens. n tokens known, B tokens a block, W a window:
+every full block adds its tokens. Recurrent state has no blocks: state.py keeps its snapshots. n tokens known, B tokens
+a block, W a window:
 
     token      0 ........ hit ............ computed ............ n
     full       | shared     | own, published   | reserved          |
@@ -17,7 +18,8 @@ from collections.abc import Sequence
 
 from octavo.errors import UnsupportedError
 from octavo.policy.blocks import BlockPool
-from octavo.request import Request, TableUpdate
+from octavo.policy.state import Snapshots
+from octavo.request import Request, StateStep, TableUpdate
 from octavo.types import KVGroup, digest
 
 NULL = 0
@@ -71,8 +73,9 @@ class KeyChain:
 
 
 class KVLedger:
-    """`num_blocks`: per pool, the null block counted; one number serves every group. hit_backoff: tokens before the
-    last that a hit never covers, because a drafter wants their rows."""
+    """`num_blocks`: per pool, the null block counted; one number serves every group. groups: those with blocks;
+    updates speak of their numbers among all. hit_backoff: tokens before the last that a hit never covers, because a
+    drafter wants their rows. states: None without a state group; num_snapshots, snapshot_every (tokens) are for it."""
 
     def __init__(
         self,
@@ -84,14 +87,16 @@ class KVLedger:
         model: str = "",
         enable_prefix_caching: bool = True,
         hit_backoff: int = 0,
+        num_snapshots: int = 1,
+        snapshot_every: int = 0,
     ) -> None:
         for group in groups:
-            if group.rule == "state":
-                raise UnsupportedError(f"KV group {group.name}: rule 'state' (recurrent state) is not supported")
             if group.rule == "window" and group.window < 1:
                 raise UnsupportedError(f"KV group {group.name}: a window needs at least 1 token, not {group.window}")
-        sizes = [num_blocks] * len(groups) if isinstance(num_blocks, int) else list(num_blocks)
-        self.groups = tuple(groups)
+        self._numbers = [number for number, group in enumerate(groups) if group.rule != "state"]
+        stateful = len(self._numbers) < len(groups)
+        self.groups = tuple(groups[number] for number in self._numbers)
+        sizes = [num_blocks] * len(self.groups) if isinstance(num_blocks, int) else list(num_blocks)
         self.pools = [BlockPool(size) for size in sizes]
         self.block_tokens = block_tokens
         self.enable_prefix_caching = enable_prefix_caching
@@ -100,7 +105,8 @@ class KVLedger:
         self._chains: dict[str, KeyChain] = {}
         self._computing: dict[bytes, int] = {}
         self._namespace = digest("octavo prefix", "numerics", numerics, "model", model, "block", block_tokens)
-        self._windows = [(i, group.window) for i, group in enumerate(groups) if group.rule == "window"]
+        self._windows = [(i, group.window) for i, group in enumerate(self.groups) if group.rule == "window"]
+        self.states = Snapshots(num_snapshots, self._blocks(snapshot_every), block_tokens) if stateful else None
 
     @property
     def capacity(self) -> int:
@@ -133,21 +139,28 @@ class KVLedger:
 
     def match(self, request: Request) -> int:
         """Blocks of the longest known prefix that every group still has. A hit that covers every token is allowed: the
-        last one is computed again without writing."""
+        last one is computed again without writing. Not so with recurrent state, which would take it in twice."""
         if request.all_rows or not self.enable_prefix_caching:
             return 0
         keys, known = self.chain(request).keys, request.num_tokens
-        limit = known if not self.hit_backoff else known - 1 - self.hit_backoff
-        length = min(len(keys), max(limit, 0) // self.block_tokens)
-        for group, pool in zip(self.groups, self.pools, strict=True):
-            if group.rule == "full":
-                length = next((i for i in range(length) if keys[i] not in pool), length)
+        limit = known - 1 - self.hit_backoff if self.hit_backoff or self.states is not None else known
+        length = self._complete(keys, min(len(keys), max(limit, 0) // self.block_tokens))
         while length and (missing := self._missing(keys, length, known)) is not None:
             length = missing
         return length
 
+    def _complete(self, keys: list[bytes], length: int) -> int:
+        """Blocks, at most `length`, that every full group has."""
+        for group, pool in zip(self.groups, self.pools, strict=True):
+            if group.rule == "full":
+                length = next((i for i in range(length) if keys[i] not in pool), length)
+        return length
+
     def _missing(self, keys: list[bytes], length: int, known: int) -> int | None:
-        """The last block that a window group needs for a hit of `length` blocks and lacks."""
+        """The last block that a window group needs for a hit of `length` blocks and lacks; the snapshot before it when
+        there is none at its end."""
+        if self.states is not None and (shorter := self.states.longest(keys, length)) < length:
+            return shorter
         computed = min(length * self.block_tokens, known - 1)
         for index, window in self._windows:
             pool = self.pools[index]
@@ -158,10 +171,14 @@ class KVLedger:
         return None
 
     def awaits(self, request: Request, hit: int) -> bool:
-        """Whether the block after the hit is being computed by another request: waiting is cheaper than a twin."""
+        """Whether the block after the hit (with recurrent state: a snapshot after it) is being computed by another
+        request: waiting is cheaper than a twin."""
         if request.all_rows:
             return False
         keys = self.chain(request).keys
+        if self.states is not None:
+            useful = max(request.num_tokens - 1 - self.hit_backoff, 0) // self.block_tokens
+            return self.states.awaited(keys[hit:useful])
         return hit < len(keys) and keys[hit] in self._computing
 
     # ---- blocks
@@ -188,9 +205,13 @@ class KVLedger:
             for block in blocks:
                 if block:
                     pool.share(block)
-        self.holdings[request.id] = Holding([GroupTable(blocks) for blocks in shared], hit, len(keys))
-        for key in keys[hit:]:
+        claimed = len(keys) if self.states is None else hit
+        self.holdings[request.id] = Holding([GroupTable(blocks) for blocks in shared], hit, claimed)
+        for key in keys[hit:claimed]:
             self._computing[key] = self._computing.get(key, 0) + 1
+        if self.states is not None:
+            prompt = (len(request.prompt_ids) - 1) // self.block_tokens
+            self.states.open(request.id, keys, hit, hit_tokens, {prompt, self._complete(keys, len(keys))})
         upto = min(upto, room * self.block_tokens)
         self.reserve(request, upto)
         return upto
@@ -205,7 +226,7 @@ class KVLedger:
     def reach(self, request: Request) -> int:
         """The token index up to which the request could reserve now."""
         tables = self.holdings[request.id].tables
-        blocks = min(len(t.blocks) + p.available for t, p in zip(tables, self.pools, strict=True))
+        blocks = min((len(t.blocks) + p.available for t, p in zip(tables, self.pools, strict=True)), default=2**62)
         return blocks * self.block_tokens
 
     def reserve(self, request: Request, upto: int) -> bool:
@@ -223,6 +244,15 @@ class KVLedger:
         holding.room, holding.told = want * self.block_tokens, False
         return True
 
+    def advance(self, request: Request, start: int, known: int) -> tuple[StateStep, ...]:
+        """What a row over the known tokens [start, start + known) does to recurrent state: nothing without any."""
+        if self.states is None:
+            return ()
+        step = self.states.advance(request.id, start, known, keep=self.enable_prefix_caching)
+        if step.snapshots:
+            self.holdings[request.id].due = 0
+        return (step,)
+
     def publish(self, request: Request, computed: int) -> None:
         """Tokens [0, computed) are in the cache for good: full blocks get their keys, windows slide."""
         holding = self.holdings[request.id]
@@ -231,6 +261,8 @@ class KVLedger:
         full = computed // self.block_tokens
         if full > holding.published:
             self._publish(request, holding, full)
+        if self.states is not None:
+            self.states.publish(request.id, self.chain(request).keys, full, sound=not holding.tainted)
         holding.due = (holding.published + 1) * self.block_tokens
         for index, window in self._windows:
             table = holding.tables[index]
@@ -277,6 +309,8 @@ class KVLedger:
             for block in reversed(table.blocks):
                 if block:
                     pool.drop(block)
+        if self.states is not None:
+            self.states.release(request.id)
 
     def discard(self, request: Request) -> None:
         """The request is gone: its keys need not be kept at hand."""
@@ -291,6 +325,8 @@ class KVLedger:
                 doomed |= pool.forget(doomed)
         for index, _ in self._windows:  # chains have gaps there: what grew from where cannot be told
             self.pools[index].clear()
+        if self.states is not None:
+            self.states.pool.clear()
         for other, holding in self.holdings.items():
             if not doomed.isdisjoint(self._chains[other].keys[: holding.published]):
                 holding.tainted = True
@@ -304,7 +340,7 @@ class KVLedger:
         if holding.told:
             return found
         holding.told = True
-        for group, table in enumerate(holding.tables):
+        for group, table in zip(self._numbers, holding.tables, strict=True):
             nulls = min(table.nulls, table.sent)
             if nulls > table.nulls_sent:
                 count = nulls - table.nulls_sent

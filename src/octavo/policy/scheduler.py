@@ -153,7 +153,12 @@ class Scheduler:
                     self._preempt(self._running[-1])
             return StepPlan(self._number, ())
         plan = StepPlan(
-            self._number, tuple(step.rows), tuple(step.copies), tuple(step.tables), tuple(self._freed_slots)
+            self._number,
+            tuple(step.rows),
+            tuple(step.copies),
+            tuple(step.tables),
+            tuple(self._freed_slots),
+            tuple(step.states),
         )
         self._freed_slots.clear()
         self._plans.append(plan)
@@ -258,6 +263,7 @@ class Scheduler:
         )
         step.tokens -= count
         step.logits -= count - logits
+        step.states += self.ledger.advance(request, start, tokens)
         updates = self.ledger.updates(request, slot)
         if updates:
             step.tables += updates

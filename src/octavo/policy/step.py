@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from octavo.request import KVCopy, Request, Row, TableUpdate
+from octavo.request import KVCopy, Request, Row, StateStep, TableUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Entry:
 class Step:
     """A plan in the making and what is left of its budgets."""
 
-    __slots__ = ("copies", "logits", "rows", "tables", "tokens")
+    __slots__ = ("copies", "logits", "rows", "states", "tables", "tokens")
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self.tokens = limits.max_num_batched_tokens
@@ -50,3 +50,4 @@ class Step:
         self.rows: list[Row] = []
         self.copies: list[KVCopy] = []
         self.tables: list[TableUpdate] = []
+        self.states: list[StateStep] = []

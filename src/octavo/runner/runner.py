@@ -191,7 +191,7 @@ class Runner:
         table = self._requests
         requests = [table.get(row.request_id) for row in plan.rows]
         writer = self._writers[plan.number % len(self._writers)]
-        header = writer.write(plan.rows, copies=plan.copies, tables=plan.tables)
+        header = writer.write(plan.rows, copies=plan.copies, tables=plan.tables, states=plan.states)
         step = Step(plan, requests, header, table.forgotten)
         self._steps.append(step)
         if len(self._steps) == 1:

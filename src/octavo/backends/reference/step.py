@@ -26,8 +26,8 @@ class Step:
 
     @classmethod
     def parse(cls, header: np.ndarray) -> Step:
-        version, tokens, rows, requests, copies, words = (int(word) for word in header[:NUM_SCALARS])
-        where = offsets(tokens, rows, requests, copies, words)
+        version, *counts = (int(word) for word in header[:NUM_SCALARS])
+        where = offsets(*counts)
         if version != VERSION or header.shape != (where["tables"][1],):
             raise EngineError(f"step header of {header.shape} words, version {version}, does not fit its own counts")
         whole = torch.from_numpy(header.astype(np.int64))
