@@ -84,6 +84,7 @@ void Step::element(const BoundOp& op, Range r) const {
   e.width = out.width, e.ldo = out.ld;
   if (record.kind == OpKind::GLU || record.kind == OpKind::ACT) e.activation = record.ints[0];
   if (record.kind == OpKind::ACT) e.scale = record.floats[0];
+  if (record.kind == OpKind::GLU) e.alpha = record.floats[0], e.limit = record.floats[1];
   switch (record.kind) {
     case OpKind::ADD: return kernels.add(e, r.begin, r.end);
     case OpKind::GLU: return kernels.glu(e, r.begin, r.end);
@@ -188,6 +189,7 @@ void Step::attention(const BoundOp& op, uint8_t* own) const {
   a.q = data<const float>(record.ins[0]);
   aim(a, record.outs[0]);
   a.ldo = out.ld, a.heads = heads, a.window = record.ints[2], a.causal = record.ints[3], a.scale = record.floats[0];
+  a.sinks = op.vector;
   a.cap = record.floats[1], a.request = header.request, a.row_begin = header.row_begin;
   a.index = header.index, a.parent = header.parent, a.tiles = list.data();
   // Too few tiles for the threads: their segments are shared out too. The merge is the same either way.

@@ -57,6 +57,9 @@ struct PackedLinear {
   BiasCode bias_code;
 };
 
+// CAP: scale tanh(x / scale). CLAMPED, of a gate g <= limit and an up u in [-limit, limit]: (u + 1) g sigmoid(alpha g).
+enum Activation : int32_t { SILU = 0, GELU_TANH = 1, GELU = 2, CAP = 3, CLAMPED = 4 };
+
 // What happens to the panel's f32 results. Chosen once per op.
 enum class Epilogue : int32_t {
   STORE = 0,     // out[t, m] = y
@@ -73,7 +76,8 @@ struct LinearArgs {
   const void* x;              // [rows, ldx]; bf16: 16-row multiples may be read, rows beyond `rows` are ignored
   int32_t rows, ldx;
   Epilogue epilogue;
-  int32_t activation;         // GLU: 0 silu, 1 gelu_tanh
+  int32_t activation;         // GLU: SILU, GELU_TANH or CLAMPED
+  float alpha, limit;         // CLAMPED
   float* out;                 // STORE, ADD: [rows, ldo]
   uint16_t* out16;            // GLU: [rows, ldo] bf16; columns [m, ldo) are written as zero by the last panel
   uint8_t* records;           // GLU, instead of out16: [rows, ldo] records; a panel's 32 channels are one record

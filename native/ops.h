@@ -19,7 +19,6 @@ constexpr int TILE_VECTORS = 24;     // query vectors that share K and V loads, 
 
 // RMS: x / sqrt(mean x^2 + eps). LAYER: the same of x less its mean. L2: x / sqrt(sum x^2 + eps), without a weight.
 enum class NormRule : int32_t { RMS = 0, LAYER = 1, L2 = 2 };
-enum Activation : int32_t { SILU = 0, GELU_TANH = 1, GELU = 2, CAP = 3 };  // CAP: scale tanh(x / scale)
 
 // Here and below: exactly one of out, out16 (bf16) and records (of `kind`) is set.
 struct NormArgs {
@@ -59,8 +58,9 @@ struct ElementArgs {  // rows of `width`
   uint8_t* records;
   ActKind kind;
   int32_t width, ldo;
-  int32_t activation;  // glu: SILU or GELU_TANH; act: any
+  int32_t activation;  // glu: SILU, GELU_TANH or CLAMPED; act: any other
   float scale;         // of `scale`; act: of CAP
+  float alpha, limit;  // glu: of CLAMPED
 };
 
 // One row a request: its last or first row in this step, or the mean of all of them in ascending order.
@@ -98,6 +98,7 @@ struct AttentionArgs {
   ActKind kind;
   int32_t ldo, heads, window;  // window 0: none
   float scale, cap;            // scores above cap / scale bend towards it: cap tanh(scale q k / cap); 0: none
+  const float* sinks;          // [heads]: a further logit of each softmax, whose value is zero; or null
   const int32_t *index, *parent;
   // Not causal: a row sees its request as far as the last token of this step.
   int32_t causal;

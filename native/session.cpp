@@ -122,6 +122,11 @@ void Session::bind_ops(LoadedProgram& p) {
     if (record.kind == OpKind::LINEAR_F32 || record.kind == OpKind::ROUTE) bind_plain(p.record, op);
     if (record.kind == OpKind::EMBED || record.kind == OpKind::NORM) bind_table(p.record, op);
     if (record.kind == OpKind::KV_WRITE || record.kind == OpKind::ATTENTION) bind_cache(p.record, op);
+    if (record.kind == OpKind::ATTENTION && !record.weights.empty()) {
+      const HeldWeight& sinks = weight(p.record, record.weights[0]);
+      if (!sinks.vector || sinks.length != record.ints.at(0)) fail(record.name + ": not one sink a head");
+      op.vector = sinks.vector;
+    }
     p.ops.push_back(std::move(op));
   }
 }
@@ -174,6 +179,7 @@ void Session::bind_linears(const ProgramRecord& program, BoundOp& op) {
     a = {};
     a.w = w[i], a.bias = bias[i];
     if (r.kind == OpKind::GATE_UP) a.w2 = w[1], a.bias2 = bias[1], a.activation = r.ints.at(0);
+    if (r.kind == OpKind::GATE_UP) a.alpha = r.floats.at(0), a.limit = r.floats.at(1);
     a.epilogue = r.kind == OpKind::GATE_UP      ? Epilogue::GLU
                  : r.kind == OpKind::LINEAR_ADD ? Epilogue::ADD
                                                 : Epilogue::STORE;

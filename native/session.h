@@ -32,7 +32,7 @@ struct BoundOp {
   int32_t experts = 0;
   int32_t claims = 0;  // which set of counters hands out its panels or tasks
   CacheView cache{};
-  const float* vector = nullptr;        // norm: its weight; embed: what is added to every row; plain matrix
+  const float* vector = nullptr;        // norm: its weight; embed: what is added to every row; plain matrix; sinks
   const float* bias = nullptr;          // norm, route, plain matrix
   const PackedLinear* table = nullptr;  // embed
 };

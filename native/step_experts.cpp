@@ -67,7 +67,7 @@ void Session::bind_experts(const ProgramRecord& program, BoundOp& op) {
   a.input = act_kind(x.dtype), a.output = act_kind(out.dtype);
   a.ldx = x.ld, a.ldo = out.ld;
   if (matrices == 2) {
-    a.epilogue = Epilogue::GLU, a.activation = r.ints.at(0);
+    a.epilogue = Epilogue::GLU, a.activation = r.ints.at(0), a.alpha = r.floats.at(0), a.limit = r.floats.at(1);
     if (act_row_scale(a.output)) fail(r.name + ": a panel sees no whole row to scale");
   }
   op.panels = a.w->panels;

@@ -247,13 +247,21 @@ inline void load_queries(const AttentionArgs& a, const Work& w, const Tile& tile
   }
 }
 
+// What the weights of a vector are multiplied by where a sink stands beside them: 1 / (l + 2^(sink - m)), all finite.
+inline float share_beside(float sink, float m, float l) {
+  const float logit = sink * LOG2E, top = m > logit ? m : logit;
+  float lanes[LANES] = {m - top, logit - top};
+  vstore(lanes, vexp2(vload(lanes)));
+  return lanes[0] / (l * lanes[0] + lanes[1]);
+}
+
 // The only place where a row of the result is written, one query head after another.
 inline void store_rows(const AttentionArgs& a, const Work& w, const Tile& tile, const Task& task) {
   for (int i = 0; i < w.all; ++i) {
     const int row = tile.row + i % w.vectors / w.group, head = (task.kv_head + i / w.vectors) * w.group + i % w.group;
     const size_t line = static_cast<size_t>(row) * a.ldo, at = line + head * w.d;
     float* o = w.o_all + static_cast<size_t>(i) * w.padded_d;
-    const vf inverse = vset(1.0f / w.l_all[i]);
+    const vf inverse = vset(a.sinks ? share_beside(a.sinks[head], w.m_all[i], w.l_all[i]) : 1.0f / w.l_all[i]);
     for (int j = 0; j < w.padded_d; j += LANES) vstore(o + j, vmul(vload(o + j), inverse));
     if (a.records) quantize_blocks(a.kind, o, w.d, a.records + line + head * w.d / BLOCK * record_bytes(a.kind));
     else if (a.out) __builtin_memcpy(a.out + at, o, w.d * 4);

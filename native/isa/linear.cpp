@@ -210,6 +210,15 @@ static void add_bias(float* y, int rows, const float* bias, int columns) {
     for (int v = 0; v < PANEL; v += VW) v_store(y + r * PANEL + v, v_add(v_load(y + r * PANEL + v), v_load(padded + v)));
 }
 
+static vf gated(const LinearArgs& a, vf g, vf u) {
+  if (a.activation == CLAMPED) {
+    const vf most = v_set1(a.limit), one = v_set1(1.0f);
+    g = v_min(most, g), u = v_min(most, v_max(v_set1(-a.limit), u));
+    return v_mul(v_add(u, one), v_div(g, v_add(one, v_exp(v_mul(g, v_set1(-a.alpha))))));
+  }
+  return v_mul(a.activation == GELU_TANH ? v_gelu_tanh(g) : v_silu(g), u);
+}
+
 static void store_glu(const LinearArgs& a, int panel, int row, int rows, const float* gate, const float* up) {
   const int first = panel * PANEL, columns = a.w->m - first < PANEL ? a.w->m - first : PANEL;
   for (int r = 0; r < rows; r++) {
@@ -218,7 +227,7 @@ static void store_glu(const LinearArgs& a, int panel, int row, int rows, const f
 #pragma GCC unroll 8
     for (int v = 0; v < PANEL; v += VW) {
       const vf g = v_load(gate + r * PANEL + v), u = v_load(up + r * PANEL + v);
-      const vf y = v_mul(a.activation ? v_gelu_tanh(g) : v_silu(g), u);
+      const vf y = gated(a, g, u);
       if (a.records) v_store(full + v, y);
       else v_store_bf16(act + v, y);
     }

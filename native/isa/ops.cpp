@@ -219,14 +219,20 @@ OCTAVO_INLINE vf gelu_tanh(vf x) {
   return vdiv(x, vadd(vset(1.0f), vexp2(vmul(inner, vset(-2.0f * 0.7978845608f * LOG2E)))));
 }
 
+OCTAVO_INLINE vf clamped(const ElementArgs& e, vf gate, vf up) {
+  const vf most = vset(e.limit), one = vset(1.0f), g = vmin(most, gate), u = vmin(most, vmax(vset(-e.limit), up));
+  return vmul(vadd(u, one), vdiv(g, vadd(one, vexp2(vmul(g, vset(-e.alpha * LOG2E))))));
+}
+
 static void glu(const ElementArgs& e, int row_begin, int row_end) {
   for (int row = row_begin; row < row_end; ++row) {
     const float *a = e.a + static_cast<size_t>(row) * e.width, *b = e.b + static_cast<size_t>(row) * e.width;
     float* out = e.out ? e.out + static_cast<size_t>(row) * e.width : nullptr;
     uint16_t* out16 = e.out16 ? e.out16 + static_cast<size_t>(row) * e.ldo : nullptr;
     write_row(e.width, out, out16, e.ldo, [&](int at, int n) {
-      const vf gate = load_some(a + at, n);
-      return vmul(e.activation == SILU ? silu(gate) : gelu_tanh(gate), load_some(b + at, n));
+      const vf gate = load_some(a + at, n), up = load_some(b + at, n);
+      if (e.activation == CLAMPED) return clamped(e, gate, up);
+      return vmul(e.activation == SILU ? silu(gate) : gelu_tanh(gate), up);
     });
   }
 }

@@ -39,7 +39,7 @@ class ModelConfig:
     those that do, where it states a size alone (0: none slides). window_period n: every n-th layer does not slide.
     rope_layers: per layer, whether it rotates. local_rope: of layers that slide, where it is not `rope`.
     query_scalar: attention scores are divided by its square root. caps: c in c tanh(x / c), 0 for none.
-    dtype: of the weights, as config.json names it.
+    dtype: of the weights, as config.json names it; quantization: quant_method, where it states one.
     """
 
     architecture: str
@@ -68,6 +68,7 @@ class ModelConfig:
     attention_cap: float | None = None
     final_cap: float | None = None
     dtype: str | None = None
+    quantization: str | None = None
     eos_ids: tuple[int, ...] = ()
     bos_id: int | None = None
     warnings: tuple[str, ...] = ()
@@ -113,6 +114,7 @@ class ModelConfig:
                 query_scalar=fields.optional("query_pre_attn_scalar"),
                 attention_cap=_cap(fields, "attn_logit_softcapping"),
                 final_cap=_cap(fields, "final_logit_softcapping"),
+                quantization=_quantization(mapping),
                 dtype=next((str(mapping[name]) for name in ("dtype", "torch_dtype") if mapping.get(name)), None),
                 eos_ids=fields.ids("eos_token_id"),
                 bos_id=next(iter(fields.ids("bos_token_id")), None),
@@ -214,6 +216,11 @@ def _refuse(mapping: Mapping[str, Any]) -> None:
         raise unsupported("scale_attn_weights false: not supported", "scale_attn_weights")
     if mapping.get("position_embedding_type", "absolute") not in ("absolute", None):
         raise unsupported("position_embedding_type: only absolute is supported", "position_embedding_type")
+
+
+def _quantization(mapping: Mapping[str, Any]) -> str | None:
+    stated = mapping.get("quantization_config")
+    return str(stated.get("quant_method")) if isinstance(stated, Mapping) else None
 
 
 def _activation(mapping: Mapping[str, Any]) -> str | None:

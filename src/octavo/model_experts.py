@@ -17,6 +17,7 @@ class ExpertSpec:
     count: experts of a layer, of which each row goes to k. width, shared_width: of the MLP of one, and of the expert
     that every row goes to (0: none). sparse: per layer, whether its MLP is a mixture. normalize: shares sum to 1 before
     `scale`. scoring: softmax or sigmoid. groups, top_groups: see program/experts.py. method: topk_method of the file.
+    alpha, limit: of a clamped gate (Builder.glu).
     """
 
     count: int
@@ -30,6 +31,8 @@ class ExpertSpec:
     groups: int | None = None
     top_groups: int | None = None
     method: str | None = None
+    alpha: float | None = None
+    limit: float | None = None
 
 
 def experts_from_mapping(mapping: Mapping[str, Any], layers: int) -> ExpertSpec | None:
@@ -56,6 +59,8 @@ def experts_from_mapping(mapping: Mapping[str, Any], layers: int) -> ExpertSpec 
         groups=None if fields.get("n_group") is None else fields.size("n_group"),
         top_groups=None if fields.get("topk_group") is None else fields.size("topk_group"),
         method=None if method is None else str(method),
+        alpha=fields.optional("swiglu_alpha"),
+        limit=fields.optional("swiglu_limit"),
     )
 
 

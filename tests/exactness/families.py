@@ -61,18 +61,31 @@ FAMILIES = {
         "activation_function": "gelu_new",
         "tie_word_embeddings": False,
     },
+    "gpt-oss": {
+        **ODD,
+        "architectures": ["GptOssForCausalLM"],
+        "num_hidden_layers": 2,
+        "intermediate_size": 44,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "sliding_window": 40,
+        "attention_bias": True,
+        "tie_word_embeddings": False,
+    },
     "olmo2": {**ODD, "architectures": ["Olmo2ForCausalLM"], "tie_word_embeddings": False},
 }
 
 
 def stored_shape(weight):
     """In the file, before its preparation. Of a tensor that is cut, the last part is the one that counts."""
-    shape = weight.shape
-    for step in reversed(weight.prep):
-        shape = (
-            shape[::-1] if step[0] == "transpose" else (step[1] + step[3], *shape[1:]) if step[0] == "rows" else shape
-        )
-    return shape
+    shape = list(weight.shape)
+    for name, *numbers in reversed(weight.prep):
+        if name == "transpose":
+            shape[-2:] = shape[:-3:-1]
+        elif name in ("rows", "columns"):
+            begin, step, count = numbers
+            shape[-2 if name == "rows" and len(shape) > 1 else -1] = begin + step * (count - 1) + 1
+    return tuple(shape)
 
 
 def write_family(name, folder):

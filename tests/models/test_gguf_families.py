@@ -64,6 +64,17 @@ def expert_keys(writer, config):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
 
 
+def gpt_oss_keys(writer, config):
+    expert_keys(writer, config)
+    window_keys(writer, config)
+    rope = config.rope_parameters
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(rope["factor"])
+    writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+    writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+
+
 def keep(name, array, config):
     return array
 
@@ -82,6 +93,7 @@ FILES = {
     "mixtral": ("llama", permuted, expert_keys, {}),
     "qwen2moe": ("qwen2moe", keep, expert_keys, {}),
     "qwen3moe": ("qwen3moe", keep, expert_keys, {}),
+    "gpt-oss": ("gpt-oss", keep, gpt_oss_keys, {}),
     "olmo2": ("olmo2", keep, no_keys, {}),
     "gpt2": ("gpt2", turned, no_keys, {}),
     "gemma": ("gemma", plus_one, no_keys, {}),
@@ -92,13 +104,18 @@ FILES = {
 
 def apart(state):
     """Experts' gates and ups as tensors of their own; a gate with one row as a vector."""
+    in_turn = any(name.endswith("mlp.router.weight") for name in state)  # gate, up, gate, ...; and transposed
     for name, tensor in state.items():
-        values = tensor.numpy()
-        if name.endswith("experts.gate_up_proj"):
-            for half, part in zip(("gate", "up"), np.split(values, 2, axis=1), strict=True):
-                yield name.replace("gate_up_proj", f"{half}_proj.weight"), part
-        elif name.endswith("experts.down_proj"):
-            yield f"{name}.weight", values
+        values, stem = tensor.numpy(), name.replace("_bias", "")
+        end = "bias" if stem != name else "weight"
+        if "mlp.experts." in name and in_turn and end == "weight":
+            values = values.swapaxes(1, 2)
+        if stem.endswith("experts.gate_up_proj"):
+            halves = (values[:, ::2], values[:, 1::2]) if in_turn else np.split(values, 2, axis=1)
+            for half, part in zip(("gate", "up"), halves, strict=True):
+                yield stem.replace("gate_up_proj", f"{half}_proj.{end}"), part
+        elif stem.endswith("experts.down_proj"):
+            yield f"{stem}.{end}", values
         else:
             yield name, values[0] if name.endswith("expert_gate.weight") else values
 
@@ -128,6 +145,7 @@ def write(model, path, arch, convert, add_keys):
             continue
         array = np.ascontiguousarray(convert(name, values, config))
         called = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        called = f"{called}.weight" if called and called.endswith("attn_sinks") else called
         writer.add_tensor(called or "output.weight", array)  # some architectures are always tied
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -83,6 +83,10 @@ def local_as_full(mapping):
     return {**mapping, "rope_parameters": mapping["rope_parameters"]["full_attention"]}
 
 
+def without(*names):
+    return lambda mapping: {name: value for name, value in mapping.items() if name not in names}
+
+
 def rolled(ending):
     """Rows of one weight moved on by one."""
 
@@ -175,6 +179,25 @@ FLIPS = {
     "layer norm bias": ("gpt2", {"weights": zeroed("ffn_norm.bias")}),
     "positions": ("gpt2", {"weights": zeroed("positions")}),
     "mlp bias of gpt2": ("gpt2", {"weights": zeroed("up.b")}),
+    "sinks": ("gpt-oss", {"weights": zeroed("sinks")}),
+    "gpt-oss window": ("gpt-oss", {"config": field(sliding_window=9)}),
+    "gpt-oss silence on windows": ("gpt-oss", {"config": field(layer_types=None), "switches": {"period": 3}}),
+    "gpt-oss silence on the window": (
+        "gpt-oss",
+        {"config": without("layer_types", "sliding_window"), "switches": {"window": 9}},
+    ),
+    "clamped gate, alpha": ("gpt-oss", {"config": field(swiglu_alpha=1.5)}),
+    "clamped gate, limit": ("gpt-oss-odd", {"config": field(swiglu_limit=3.0)}),
+    "silence on alpha": ("gpt-oss", {"config": field(swiglu_alpha=None), "switches": {"alpha": 1.5}}),
+    "silence on the limit": ("gpt-oss-odd", {"config": field(swiglu_limit=None), "switches": {"limit": 3.0}}),
+    "yarn bounds": ("gpt-oss", {"config": rope(truncate=True)}),
+    "gpt-oss theta": ("gpt-oss", {"config": rope(rope_theta=None), "switches": {"theta": 700.0}}),
+    "gpt-oss bias": ("gpt-oss", {"config": field(attention_bias=False)}),
+    "gpt-oss silence on bias": ("gpt-oss", {"config": field(attention_bias=None), "switches": {"bias": False}}),
+    "router bias": ("gpt-oss", {"weights": zeroed("brouter")}),
+    "bias of the experts' gate": ("gpt-oss", {"weights": zeroed("begate")}),
+    "bias of the experts' up": ("gpt-oss", {"weights": zeroed("beup")}),
+    "bias of the experts' down": ("gpt-oss", {"weights": zeroed("bedown")}),
     "window period": ("olmo3", {"config": field(layer_types=None), "switches": {"window_period": 3}}),
     "rope of windows": ("olmo3", {"config": local_as_full, "switches": {"scaled_windows": True}}),
     "window": ("mistral", {"config": field(sliding_window=16)}),

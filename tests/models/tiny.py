@@ -29,6 +29,7 @@ SIZES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 MEMBERS = {
     "llama": ("LlamaConfig", {"attention_bias": False, "tie_word_embeddings": False}),
     "llama-biased": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
@@ -138,6 +139,33 @@ MEMBERS = {
         },
     ),
     "gpt2": ("GPT2Config", {"n_inner": 112, "tie_word_embeddings": False}),
+    "gpt-oss": (
+        "GptOssConfig",
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 32,
+            "intermediate_size": 48,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "sliding_window": 8,
+            "rope_parameters": {**YARN, "rope_theta": 500.0, "truncate": False, "beta_fast": 16.0, "beta_slow": 2.0},
+            "tie_word_embeddings": False,
+        },
+    ),
+    "gpt-oss-odd": (
+        "GptOssConfig",
+        {
+            "num_hidden_layers": 3,
+            "head_dim": 24,
+            "intermediate_size": 45,
+            "num_local_experts": 9,
+            "num_experts_per_tok": 4,
+            "sliding_window": 5,
+            "swiglu_limit": 1.5,
+            "swiglu_alpha": 1.1,
+            "tie_word_embeddings": False,
+        },
+    ),
     "olmo2": ("Olmo2Config", {"tie_word_embeddings": False}),
     "olmo3": (
         "Olmo3Config",
@@ -157,7 +185,6 @@ MEMBERS = {
     ),
 }
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 ROPES = {
     "default": {"rope_type": "default"},
     "linear": {"rope_type": "linear", "factor": 3.0},
@@ -197,6 +224,8 @@ def _values(name: str, shape: torch.Size) -> torch.Tensor:
     noise = torch.randn(shape)
     if name.endswith("bias"):
         return noise * 0.5
+    if name.endswith("sinks"):
+        return noise * 2
     if len(shape) == 1:
         return 1 + 0.3 * noise
     if "embed" in name or ".wte." in name or ".wpe." in name:

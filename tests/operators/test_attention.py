@@ -42,7 +42,7 @@ class Twin:
         return self.inner.lower(program, kinds, kv_dtype=self.kv)
 
 
-def program(d, group, kv_heads, window):
+def program(d, group, kv_heads, window, sinks=0.0):
     """Queries, keys and values that hang on the token alone; the result as "logits"."""
     b = Builder("attention")
     for name, heads in (("q", group * kv_heads), ("k", kv_heads), ("v", kv_heads)):
@@ -51,13 +51,17 @@ def program(d, group, kv_heads, window):
     caches = {"cache_k": b.cache(cached, "k_cache", kv_heads * d), "cache_v": b.cache(cached, "v_cache", kv_heads * d)}
     kv = b.kv_write("kv", "k", "v", **caches, kv_heads=kv_heads)
     sizes = {"heads": group * kv_heads, "kv_heads": kv_heads, "window": window}
-    b.attention("logits", "q", kv, **caches, **sizes, scale=1.5 * d**-0.5)
+    beside = b.weight("sinks", (group * kv_heads,), hf="", gguf="") if sinks else None
+    b.attention("logits", "q", kv, **caches, **sizes, scale=1.5 * d**-0.5, sinks=beside)
     b.export("logits")
     plain = b.build()
     rng = np.random.default_rng(d * 100 + group)
     tensors = {}
     for name, weight in plain.weights.items():
         values = rng.standard_normal(weight.shape).astype(np.float32)
+        if name == "sinks":
+            tensors[name] = Tensor("f32", weight.shape, np.linspace(-sinks, sinks, len(values), dtype=np.float32))
+            continue
         tensors[name] = Tensor("bf16", weight.shape, (values.view(np.uint32) >> 16).astype(np.uint16))
     return plain, tensors
 
@@ -150,3 +154,24 @@ def test_what_is_not_finite_stays_so_in_i8(name):
         got = Stepper(Forced(isa, 1, "i8"), plain, tensors).prompt((1, 2, 7, 3, 4)).reshape(5, 3, 48)
         assert np.isfinite(got[:2]).all() and np.isfinite(got[:, (0, 2)]).all(), isa
         assert not np.isfinite(got[2:, 1]).all(axis=-1).any(), isa
+
+
+@pytest.mark.parametrize("kv", ["bf16", "i8"])
+@pytest.mark.parametrize("shape", [(64, 8, 1, 128), (24, 3, 2, 0)], ids=str)
+def test_sinks_stand_beside_the_scores(shape, kv):
+    """From sinks that hardly count to ones that take nearly all; in parts or not, the same bits."""
+    model = program(*shape, sinks=8.0)
+    without = Stepper(Twin(kv), *program(*shape), length=640).prompt(tokens(600))
+    want = Stepper(Twin(kv), *model, length=640).prompt(tokens(600))
+    heads = np.linalg.norm(want.reshape(600, -1, shape[0]), axis=(0, 2)) / np.linalg.norm(
+        without.reshape(600, -1, shape[0]), axis=(0, 2)
+    )
+    assert heads.min() < 0.5 and heads.max() > 0.9
+    rms = np.sqrt(np.mean(without**2))
+    for isa in native.usable_isas():
+        steps = [Stepper(Forced(isa, threads, kv), *model, length=640) for threads in (1, 3)]
+        got = steps[0].prompt(tokens(600))
+        assert np.sqrt(np.mean((got - want) ** 2)) / rms < ERROR[kv]
+        assert np.array_equal(steps[1].prompt(tokens(600), chunk=150), got)
+        last = Run(0, 599, tokens(600)[599:], no_write=(0,))
+        assert np.array_equal(steps[0].step(last), got[599:]) and np.array_equal(steps[1].step(last), got[599:])

@@ -124,6 +124,18 @@ def test_glu(isa, act, width):
     assert (np.abs(got - want) <= 64 * U * (1 + np.abs(gate)) * np.abs(up) + 1e-30).all()
 
 
+@pytest.mark.parametrize("width", [45, 96])
+def test_a_clamped_glu(isa, width):
+    bench = Bench()
+    gate, up = rows(width, scale=4.0), rows(width, seed=1, scale=4.0)
+    gate[0, :6], up[0, :6] = [-90, 90, 7, 7.5, 0, -0.0], [90, -90, -7, 7, 0, 1e-6]
+    x, y = bench.input("x", gate), bench.input("y", up)
+    bench.builder.export(bench.builder.glu("logits", x, y, act="clamped", alpha=1.702, limit=7.0))
+    got, want = bench.both(isa, ALL)
+    assert (np.abs(got - want) <= 64 * U * (1 + 2 * np.abs(gate)) * 8 + 1e-30).all()
+    assert np.abs(want).max() > 40 and got[0, 1] == got[0, 1]
+
+
 @pytest.mark.parametrize("position", [0, 1000, 100_000])
 def test_rope_angles(isa, position):
     bench = Bench()

@@ -21,6 +21,7 @@ class Attention:
     """Attention of one layer. window: keys that a query sees with itself, 0: all. cap: see Builder.attention.
 
     qk_norm: RMS norm of q and k before rotation, of each head or over the whole row; eps and order are its own.
+    sinks: a logit of each head beside its scores ("self_attn.sinks").
     angles: of rotary / 2 pairs; None: the layer does not rotate. interleaved: the rows of q and k stand in
     interleaved rotary order in the file.
     """
@@ -37,6 +38,7 @@ class Attention:
     qk_norm: Literal["none", "head", "row"] = "none"
     eps: float = 0.0
     order: str = "llama"
+    sinks: bool = False
     angles: str | None = None
     rotary: int = 0
     interleaved: bool = False
@@ -85,6 +87,10 @@ def attend(b: Builder, spec: Attention, layer: int, q: str, k: str, v: str) -> s
     cache_k = b.cache(group, f"{layer}.k_cache", spec.kv_heads * spec.width)
     cache_v = b.cache(group, f"{layer}.v_cache", spec.kv_heads * spec.width)
     kv = b.kv_write(f"{layer}.kv", k, v, cache_k, cache_v, kv_heads=spec.kv_heads)
+    sinks = None
+    if spec.sinks:
+        hf, gguf = f"model.layers.{layer}.self_attn.sinks", f"blk.{layer}.attn_sinks.weight"
+        sinks = b.weight(f"{layer}.sinks", (spec.heads,), hf=hf, gguf=gguf)
     return b.attention(
         f"{layer}.a",
         q,
@@ -96,6 +102,7 @@ def attend(b: Builder, spec: Attention, layer: int, q: str, k: str, v: str) -> s
         scale=spec.scale,
         window=window,
         cap=spec.cap,
+        sinks=sinks,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
-from octavo.models import gemma, gpt2, llama, mixtral
+from octavo.models import gemma, gpt2, gpt_oss, llama, mixtral
 from octavo.program.ir import Program
 
 
@@ -63,6 +63,7 @@ _QWEN3_MOE = Row(
 # Converters of Qwen3-MoE do not write down what all its members do.
 _QWEN3_MOE_FILE = replace(_QWEN3_MOE, switches=replace(_QWEN3_MOE.switches, normalize=True))
 _GPT2 = Row("GPT-2", gpt2.program, gpt2.Switches())
+_GPT_OSS = Row("gpt-oss", gpt_oss.program, gpt_oss.Switches(), experts=True)
 
 # Names of config.json, then of GGUF's general.architecture (Mistral and SmolLM2 are "llama" there).
 ROWS: Mapping[str, Row] = {
@@ -80,6 +81,8 @@ ROWS: Mapping[str, Row] = {
     "Qwen2MoeForCausalLM": _QWEN2_MOE,
     "Qwen3MoeForCausalLM": _QWEN3_MOE,
     "GPT2LMHeadModel": _GPT2,
+    "GptOssForCausalLM": _GPT_OSS,
+    "gpt-oss": _GPT_OSS,
     "llama": _LLAMA,
     "qwen2moe": _QWEN2_MOE,
     "qwen3moe": _QWEN3_MOE_FILE,

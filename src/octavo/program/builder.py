@@ -149,12 +149,15 @@ class Builder:
         rows = self.at(a).shape[0]
         return self._op("concat", out, (a, b), (rows, fixed_width(self.at(a)) + fixed_width(self.at(b))))
 
-    def glu(self, out: str, gate: str, up: str, *, act: str = "silu") -> str:
-        """act [*, F] = f(gate) * up, f = silu | gelu_tanh."""
+    def glu(self, out: str, gate: str, up: str, *, act: str = "silu", alpha: float = 0.0, limit: float = 0.0) -> str:
+        """act [*, F] = f(gate) * up, f = silu | gelu_tanh; or clamped: (u + 1) g sigmoid(alpha g) of g = gate, at most
+        limit, and u = up within -limit and limit."""
         self._same(out, gate, up)
-        if act not in ("silu", "gelu_tanh"):
+        if act not in ("silu", "gelu_tanh", "clamped"):
             raise ConfigError(f"{out}: no gated activation {act}", code="unsupported", param="hidden_act")
-        return self._op("glu", out, (gate, up), self.at(gate).shape, dtype="act", act=act)
+        clamp: dict[str, Scalar] = {"alpha": alpha, "limit": limit} if act == "clamped" else {}
+        self.op("glu", (out,), (gate, up), (self.at(gate).shape,), (), ("act",), act=act, **clamp)
+        return out
 
     def act(self, out: str, x: str, *, act: str) -> str:
         """act [*, F] = f(x), f = silu | gelu_tanh | gelu."""
@@ -200,10 +203,12 @@ class Builder:
         window: int = 0,
         cap: float = 0.0,
         causal: bool = True,
+        sinks: str | None = None,
     ) -> str:
         """act [T, H d]: causal attention of each row over its own request's cache, as far as its own index.
 
         window W > 0: only the last W keys, the row's own among them. cap c > 0: scores s become c tanh(s / c).
+        sinks [H]: a further logit of each head's softmax, unscaled, whose value is zero.
         Not causal: as far as the last token of its request in the step, which must be the whole request.
         """
         if window and not causal:
@@ -211,11 +216,14 @@ class Builder:
         width, cached = fixed_width(self.at(q)), fixed_width(self.at(cache_k))
         if heads % kv_heads or width * kv_heads != cached * heads:
             raise ConfigError(f"{out}: {heads} heads of {width} do not fit {kv_heads} KV heads of {cached}")
+        if sinks is not None and self.weights[sinks].shape != (heads,):
+            raise ConfigError(f"{out}: {sinks} is not one sink a head")
         return self._op(
             "attention",
             out,
             (q, kv),
             self.at(q).shape,
+            () if sinks is None else (sinks,),
             dtype="act",
             cache_k=cache_k,
             cache_v=cache_v,

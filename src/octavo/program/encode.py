@@ -30,8 +30,8 @@ KINDS = {"header": 0, "value": 1, "export": 2}
 FOREIGN = 3
 DTYPES = {"f32": 0, "bf16": 1, "i32": 2, "i15": 3, "i8g32": 4, "i15g32": 5}
 SYMBOLS = {"T": 1, "R": 2, "N": 3}
-ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2}
-GATED = ("silu", "gelu_tanh")
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "clamped": 4}
+GATED = ("silu", "gelu_tanh", "clamped")
 CAP = 3  # among the activations
 RULES = {"rms": 0, "layer": 1, "l2": 2}
 POOLS = {"last": 0, "mean": 1, "cls": 2}
@@ -185,7 +185,8 @@ def _norm(op: Op) -> tuple[list[int], list[float]]:
 def _glu(op: Op) -> tuple[list[int], list[float]]:
     if op.attrs["act"] not in GATED:
         raise UnsupportedError(f"{op.outs[0]}: no kernel for the activation {op.attrs['act']}")
-    return [ACTIVATIONS[str(op.attrs["act"])]], []
+    clamp = [number(op, name) if name in op.attrs else 0.0 for name in ("alpha", "limit")]
+    return [ACTIVATIONS[str(op.attrs["act"])]], clamp
 
 
 def _rope_angles(op: Op) -> tuple[list[int], list[float]]:

@@ -139,13 +139,23 @@ def gate(b: Builder, out: str, x: str, g: str) -> str:
     return out
 
 
-def mixture(b: Builder, prefix: str, h: str, chosen: tuple[str, str], w: Matrices, *, act: str) -> str:
-    """f32 [T, D]: the gated MLPs of the chosen experts (ids, shares) over h, weighed and summed."""
+def mixture(
+    b: Builder,
+    prefix: str,
+    h: str,
+    chosen: tuple[str, str],
+    w: Matrices,
+    *,
+    act: str,
+    alpha: float = 0.0,
+    limit: float = 0.0,
+) -> str:
+    """f32 [T, D]: the gated MLPs of the chosen experts (ids, shares) over h, weighed and summed. act: see Builder."""
     ids, shares = chosen
     begin, rows, place = dispatch(b, prefix, ids, b.weights[w.gate].shape[0])
     gated = expert_linear(b, f"{prefix}.eg", h, begin, w.gate, w.gate_bias, rows=rows)
     up = expert_linear(b, f"{prefix}.eu", h, begin, w.up, w.up_bias, rows=rows)
-    f = b.glu(f"{prefix}.ef", gated, up, act=act)
+    f = b.glu(f"{prefix}.ef", gated, up, act=act, alpha=alpha, limit=limit)
     return combine(b, f"{prefix}.mix", expert_linear(b, f"{prefix}.ed", f, begin, w.down, w.down_bias), shares, place)
 
 

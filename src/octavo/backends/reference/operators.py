@@ -61,6 +61,10 @@ def glu(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Resul
     gate, up = ins
     if op.attrs["act"] == "silu":
         return functional.silu(gate) * up
+    if op.attrs["act"] == "clamped":
+        alpha, limit = _attr(op, "alpha"), _attr(op, "limit")
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        return (up + 1) * gate * torch.sigmoid(alpha * gate)
     return functional.gelu(gate, approximate="tanh") * up
 
 
@@ -130,17 +134,19 @@ def attention(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) ->
     """Each row over its own request's cache: keys up to its index, or its path in a tree of drafts."""
     q = _heads(ins[0], _attr(op, "heads"))
     out = torch.empty_like(q)
-    index = step.fields["index"]
+    index, sinks = step.fields["index"], weights[0] if weights else None
     for rows, slot in zip(step.rows, step.fields["slot"], strict=True):
-        out[rows] = _causal(op, q[rows], index[rows], slot, pages)
+        out[rows] = _causal(op, q[rows], index[rows], slot, pages, sinks)
     if step.drafted:
         slots = step.fields["slot"][step.fields["request"]]
         for row in torch.nonzero(step.fields["parent"] >= 0).flatten().tolist():
-            out[row] = _along(op, q[row], torch.tensor(step.path(row)), slots[row], pages)
+            out[row] = _along(op, q[row], torch.tensor(step.path(row)), slots[row], pages, sinks)
     return out.flatten(1)
 
 
-def _causal(op: Op, q: torch.Tensor, index: torch.Tensor, slot: torch.Tensor, pages: Pages) -> torch.Tensor:
+def _causal(
+    op: Op, q: torch.Tensor, index: torch.Tensor, slot: torch.Tensor, pages: Pages, sinks: torch.Tensor | None
+) -> torch.Tensor:
     """[n, H, d]; only keys that some row sees are read, so that stale entries never enter a product."""
     window = _attr(op, "window")
     first = max(0, int(index.min()) - window + 1) if window else 0
@@ -149,15 +155,17 @@ def _causal(op: Op, q: torch.Tensor, index: torch.Tensor, slot: torch.Tensor, pa
     if window:
         visible &= keys > index[:, None] - window
     k, v = _read(op, keys, slot, pages)
-    return _mix(op, q, k, v, visible)
+    return _mix(op, q, k, v, visible, sinks)
 
 
-def _along(op: Op, q: torch.Tensor, keys: torch.Tensor, slot: torch.Tensor, pages: Pages) -> torch.Tensor:
+def _along(
+    op: Op, q: torch.Tensor, keys: torch.Tensor, slot: torch.Tensor, pages: Pages, sinks: torch.Tensor | None
+) -> torch.Tensor:
     """[H, d] of one row over an ordered list of keys."""
     if _attr(op, "window"):
         keys = keys[-_attr(op, "window") :]
     k, v = _read(op, keys, slot, pages)
-    return _mix(op, q[None], k, v, torch.ones((1, len(keys)), dtype=torch.bool))[0]
+    return _mix(op, q[None], k, v, torch.ones((1, len(keys)), dtype=torch.bool), sinks)[0]
 
 
 def _read(op: Op, keys: torch.Tensor, slot: torch.Tensor, pages: Pages) -> tuple[torch.Tensor, torch.Tensor]:
@@ -167,14 +175,22 @@ def _read(op: Op, keys: torch.Tensor, slot: torch.Tensor, pages: Pages) -> tuple
     return _heads(k, kv_heads).transpose(0, 1), _heads(v, kv_heads).transpose(0, 1)
 
 
-def _mix(op: Op, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-    """softmax(scale q k^T) v; query heads h of one KV head stand together: head h reads KV head h K / H."""
+def _mix(
+    op: Op, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: torch.Tensor, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    """softmax(scale q k^T) v, a sink beside the scores; query heads of one KV head stand together: head h reads KV head
+    h K / H."""
     rows, heads, width = q.shape
     grouped = q.transpose(0, 1).reshape(len(k), -1, width)
     scores = (grouped @ k.transpose(1, 2) * _attr(op, "scale")).reshape(len(k), heads // len(k), rows, -1)
     if _attr(op, "cap"):
         scores = _capped(scores, _attr(op, "cap"))
-    weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+    scores = scores.masked_fill(~visible, -torch.inf)
+    if sinks is None:
+        weights = scores.softmax(-1)
+    else:
+        beside = sinks.reshape(len(k), -1, 1, 1).expand(-1, -1, rows, 1)
+        weights = torch.cat((scores, beside), dim=-1).softmax(-1)[..., :-1]
     return (weights.flatten(1, 2) @ v).reshape(heads, rows, width).transpose(0, 1)
 
 
