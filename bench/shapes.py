@@ -1,6 +1,7 @@
 """Writes a checkpoint of a public model's shape with random weights, for measuring only: its answers mean nothing.
 
-    python bench/shapes.py qwen3-0.6b|llama-3.2-1b|llama-3.1-8b OUT.gguf [--type Q4_0|Q4_1|Q8_0|BF16]
+    python bench/shapes.py qwen3-0.6b|llama-3.2-1b|llama-3.1-8b OUT.gguf [--type Q4_0|Q4_1|Q8_0|BF16|MXFP4]
+    python bench/shapes.py qwen3-30b-a3b|gpt-oss-20b OUT.gguf --layers 4    (the first layers alone)
     python bench/shapes.py qwen3-0.6b OUT_FOLDER                  (config.json and safetensors, BF16)
 
 Sizes are those of the published configurations. Weights are drawn block by block and written as they are drawn, so that
@@ -14,7 +15,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,7 +36,8 @@ LOW, HIGH, TRAINED = 1.0, 4.0, 8192
 
 @dataclass(frozen=True)
 class Shape:
-    """rope_factor: of Llama 3's rotary scaling; 0 without. tied: the head is the embedding."""
+    """rope_factor: of Llama 3's rotary scaling; 0 without. tied: the head is the embedding. experts: of each layer, of
+    which a row takes `used`; inner is the width of one."""
 
     family: str
     layers: int
@@ -50,13 +52,17 @@ class Shape:
     eps: float
     tied: bool
     rope_factor: float = 0.0
+    experts: int = 0
+    used: int = 0
 
 
-KINDS = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "BF16": 32}  # -> general.file_type
+KINDS = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "BF16": 32, "MXFP4": 38}  # -> general.file_type
 SHAPES = {
     "qwen3-0.6b": Shape("qwen3", 28, 1024, 3072, 16, 8, 128, 151936, 40960, 1e6, 1e-6, True),
     "llama-3.2-1b": Shape("llama", 16, 2048, 8192, 32, 8, 64, 128256, 131072, 5e5, 1e-5, True, 32.0),
     "llama-3.1-8b": Shape("llama", 32, 4096, 14336, 32, 8, 128, 128256, 131072, 5e5, 1e-5, False, 8.0),
+    "qwen3-30b-a3b": Shape("qwen3moe", 48, 2048, 768, 32, 4, 128, 151936, 40960, 1e6, 1e-6, False, 0.0, 128, 8),
+    "gpt-oss-20b": Shape("gpt-oss", 24, 2880, 2880, 64, 8, 64, 201088, 131072, 1.5e5, 1e-5, False, 0.0, 32, 4),
 }
 
 # A name in a GGUF file -> that in safetensors; {} is the layer.
@@ -70,7 +76,8 @@ NAMES = {
 
 
 def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...], float]]:
-    """(name in a GGUF file, [rows, columns] or [length], standard deviation; 0 for norms, which are ones)."""
+    """(name in a GGUF file, [.., rows, columns] or [length], standard deviation; 0 for norms, which are ones)."""
+    oss = shape.family == "gpt-oss"
     d, f, q, kv = shape.hidden, shape.inner, shape.heads * shape.head, shape.kv_heads * shape.head
     quiet = 1 / math.sqrt(2 * shape.layers)  # of what is added to the residual stream
     yield "token_embd.weight", (shape.vocabulary, d), LOGIT_SPREAD * d**-0.5
@@ -80,17 +87,34 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...], float]]:
         yield at + "attn_q.weight", (q, d), d**-0.5
         yield at + "attn_k.weight", (kv, d), d**-0.5
         yield at + "attn_v.weight", (kv, d), d**-0.5
-        if shape.family == "qwen3":
+        if oss:
+            yield at + "attn_sinks.weight", (shape.heads,), 1.0
+            for name, length in (("attn_q", q), ("attn_k", kv), ("attn_v", kv), ("attn_output", d)):
+                yield f"{at}{name}.bias", (length,), 0.1
+        if shape.family in ("qwen3", "qwen3moe"):
             yield at + "attn_q_norm.weight", (shape.head,), 0.0
             yield at + "attn_k_norm.weight", (shape.head,), 0.0
         yield at + "attn_output.weight", (d, q), quiet * q**-0.5
-        yield at + "ffn_norm.weight", (d,), 0.0
-        yield at + "ffn_gate.weight", (f, d), d**-0.5
-        yield at + "ffn_up.weight", (f, d), d**-0.5
-        yield at + "ffn_down.weight", (d, f), quiet * f**-0.5
+        yield at + ("post_attention_norm.weight" if oss else "ffn_norm.weight"), (d,), 0.0
+        stack: tuple[int, ...] = (shape.experts,) if shape.experts else ()
+        end = "_exps" if shape.experts else ""
+        yield f"{at}ffn_gate{end}.weight", (*stack, f, d), d**-0.5
+        yield f"{at}ffn_up{end}.weight", (*stack, f, d), d**-0.5
+        yield f"{at}ffn_down{end}.weight", (*stack, d, f), quiet * f**-0.5
+        if shape.experts:
+            yield at + "ffn_gate_inp.weight", (shape.experts, d), d**-0.5
+        if oss:
+            yield at + "ffn_gate_inp.bias", (shape.experts,), 0.1
+            for name, length in (("gate", f), ("up", f), ("down", d)):
+                yield f"{at}ffn_{name}_exps.bias", (shape.experts, length), 0.1
     yield "output_norm.weight", (d,), 0.0
     if not shape.tied:
         yield "output.weight", (shape.vocabulary, d), LOGIT_SPREAD * d**-0.5
+
+
+def plain(name: str) -> bool:
+    """Whether files hold it in float32: vectors, routers, biases."""
+    return name.endswith((".bias", "norm.weight", "ffn_gate_inp.weight", "attn_sinks.weight"))
 
 
 def bf16(rng: np.random.Generator, count: int, deviation: float) -> np.ndarray:
@@ -101,7 +125,12 @@ def bf16(rng: np.random.Generator, count: int, deviation: float) -> np.ndarray:
 
 
 def blocks(rng: np.random.Generator, count: int, kind: str, deviation: float) -> np.ndarray:
-    """Blocks of 32 with any quants and a scale that gives this standard deviation."""
+    """Blocks of 32 with any quants and a scale that gives about this standard deviation."""
+    if kind == "MXFP4":
+        out = np.empty(count, np.dtype([("e", "u1"), ("q", "u1", (16,))]))
+        out["e"] = 127 + round(math.log2(deviation / 2.9)) + rng.integers(0, 2, count, dtype=np.uint8)
+        out["q"] = rng.integers(0, 256, (count, 16), dtype=np.uint8)
+        return out
     width = 32 if kind == "Q8_0" else 16
     scale = deviation / (math.sqrt(256**2 / 12) if kind == "Q8_0" else math.sqrt(16**2 / 12))
     fields: list[Any] = [("d", "<f2"), ("q", "u1", (width,))]
@@ -116,10 +145,10 @@ def blocks(rng: np.random.Generator, count: int, kind: str, deviation: float) ->
 
 
 def draw(rng: np.random.Generator, size: tuple[int, ...], deviation: float, kind: str) -> Iterator[np.ndarray]:
-    """The tensor's bytes, piece by piece."""
+    """The tensor's bytes, piece by piece. kind F32: of any size, and ones where nothing deviates."""
     count = math.prod(size)
-    if deviation == 0:
-        yield np.ones(count, np.float32)
+    if kind == "F32":
+        yield (np.float32(deviation == 0) + deviation * rng.standard_normal(count)).astype(np.float32)
         return
     for begin in range(0, count, PIECE):
         left = min(PIECE, count - begin)
@@ -168,6 +197,15 @@ def write_gguf(shape: Shape, kind: str, path: Path, metadata: Mapping[str, Any])
     writer.add_layer_norm_rms_eps(shape.eps)
     writer.add_vocab_size(shape.vocabulary)
     writer.add_file_type(KINDS[kind])
+    if shape.experts:
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(shape.used)
+        writer.add_expert_feed_forward_length(shape.inner)
+    if shape.family == "gpt-oss":
+        writer.add_sliding_window(128)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(32.0)
+        writer.add_rope_scaling_orig_ctx_len(4096)
     for key, value in words(metadata, shape.vocabulary).items():
         add = {bool: "bool", int: "uint32", float: "float32", str: "string", list: "array"}[type(value)]
         getattr(writer, f"add_{add}")(key, value)
@@ -175,9 +213,9 @@ def write_gguf(shape: Shape, kind: str, path: Path, metadata: Mapping[str, Any])
     if shape.rope_factor:
         factors = rope_factors(shape)
         writer.add_tensor_info("rope_freqs.weight", factors.shape, np.dtype(np.float32), factors.nbytes)
-    for name, size, deviation in tensors(shape):
-        if deviation == 0:
-            writer.add_tensor_info(name, size, np.dtype(np.float32), 4 * size[0])
+    for name, size, _ in tensors(shape):
+        if plain(name):
+            writer.add_tensor_info(name, size, np.dtype(np.float32), 4 * math.prod(size))
         else:
             stored = gguf.quants.quant_shape_to_byte_shape(size, wanted)
             writer.add_tensor_info(name, stored, np.dtype(np.uint8), math.prod(stored), raw_dtype=wanted)
@@ -189,8 +227,8 @@ def write_gguf(shape: Shape, kind: str, path: Path, metadata: Mapping[str, Any])
     if shape.rope_factor:
         _put(writer, file, [rope_factors(shape)])
     rng = np.random.default_rng(0)
-    for _, size, deviation in tensors(shape):
-        _put(writer, file, draw(rng, size, deviation, kind))
+    for name, size, deviation in tensors(shape):
+        _put(writer, file, draw(rng, size, deviation, "F32" if plain(name) else kind))
     writer.write_padding(file, file.tell())
     writer.close()
 
@@ -231,7 +269,7 @@ def write_safetensors(shape: Shape, folder: Path, metadata: Mapping[str, Any]) -
 
 
 def _put_bf16(file: BinaryIO, rng: np.random.Generator, size: tuple[int, ...], deviation: float) -> None:
-    for piece in draw(rng, size, deviation, "BF16"):
+    for piece in draw(rng, size, deviation, "F32" if deviation == 0 else "BF16"):
         file.write((piece.view(np.uint32) >> 16).astype(np.uint16) if deviation == 0 else piece)
 
 
@@ -275,17 +313,20 @@ def main() -> None:
     parser.add_argument("shape", choices=sorted(SHAPES))
     parser.add_argument("out", type=Path, help="a .gguf file, or a folder for safetensors")
     parser.add_argument("--type", default=None, choices=tuple(KINDS), help="of the matrices")
+    parser.add_argument("--layers", type=int, default=0, help="so many of them")
     parser.add_argument("--tokenizer", default="smollm2:135m", help="GGUF model whose vocabulary is taken")
     args = parser.parse_args()
+    shape = SHAPES[args.shape]
+    shape = replace(shape, layers=args.layers or shape.layers)
     source = open_checkpoint(resolve(args.tokenizer))
     if args.out.suffix == ".gguf":
-        write_gguf(SHAPES[args.shape], args.type or "Q4_0", args.out, source.tokenizer)
-    elif args.type in (None, "BF16"):
-        write_safetensors(SHAPES[args.shape], args.out, source.tokenizer)
+        write_gguf(shape, args.type or "Q4_0", args.out, source.tokenizer)
+    elif args.type in (None, "BF16") and not shape.experts:
+        write_safetensors(shape, args.out, source.tokenizer)
     else:
-        parser.error("safetensors are written as BF16")
+        parser.error("safetensors are written as BF16, and without experts")
     source.close()
-    print(json.dumps(asdict(SHAPES[args.shape])))
+    print(json.dumps(asdict(shape)))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ def test_gpt2_rule_equals_the_file_it_came_from(byte_core, byte_tokenizer, text)
 CUTS = {
     "llama3": ("1234 it'LL", ["123", "4", "Ġit", "'LL"]),
     "qwen2": ("1234 x!\n\n", ["1", "2", "3", "4", "Ġx", "!ĊĊ"]),
+    "gpt-4o": ("fooBar WORLD's 12345 x=/a", ["foo", "Bar", "ĠWORLD's", "Ġ", "123", "45", "Ġx", "=/", "a"]),
     "deepseek-llm": ("ab 123\néa東京!", ["ab", "Ġ", "123", "Ċ", "Ã©", "a", "æĿ±äº¬", "!"]),
     "deepseek-v3": ("1234東京(ab ab", ["123", "4", "æĿ±äº¬", "(ab", "Ġab"]),
     "default": ("a 1234+b", ["a", "Ġ", "123", "4", "+", "b"]),

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from octavo.backends import executor_for
-from octavo.backends.port import Limits
+from octavo.backends.port import Kept, Limits
 from octavo.errors import BadFileError, ConfigError
 from octavo.program.builder import Builder
 from octavo.program.experts import Routing, dispatch, expert_linear, route
@@ -60,7 +60,7 @@ def test_both_layouts_are_the_same_weights(tmp_path, tensors):
         assert isinstance(stored, Stack) == (tensors is each)
 
 
-def logits_of(stream, tensors):
+def logits_of(stream, kept=None):
     """One expert_linear over rows of a table, natively, with its weight from the file."""
     b = Builder("one")
     b.weight("table", (9, N), hf="table", gguf="")
@@ -72,7 +72,7 @@ def logits_of(stream, tensors):
     b.export("logits")
     native = executor_for("native")
     lowered = native.lower(b.build(), dict.fromkeys(("table", "r", "w"), "bf16"))
-    session = native.open({"p": lowered}, stream, Limits(16, 16, 1, 16, 2, 16), threads=1)
+    session = native.open({"p": lowered}, stream, Limits(16, 16, 1, 16, 2, 16), threads=1, kept=kept)
     from stepping import Run, header
 
     session.run("p", header([Run(0, 0, tuple(range(9)))]))
@@ -87,9 +87,10 @@ def test_rows_go_from_the_file_into_panels(tmp_path):
         checkpoint = open_checkpoint(tmp_path / str(number))
         names = {"table": "table", "r": "r", "w": f"{STEM}{{e}}.up_proj.weight"}
         stream = ((name, checkpoint.stored(source)) for name, source in names.items())
-        answers.append(logits_of(lambda stream=stream: stream, tensors))
+        answers.append(logits_of(lambda stream=stream: stream))
         read = ((name, checkpoint.read(source)) for name, source in names.items())
-        answers.append(logits_of(lambda read=read: read, tensors))
+        answers.append(logits_of(lambda read=read: read, Kept(tmp_path / "kept", bytes([number]))))
+        answers.append(logits_of(None, Kept(tmp_path / "kept", bytes([number]))))  # from the kept file alone
     assert all(np.array_equal(answer, answers[0]) for answer in answers)
     assert answers[0].std() > 0.1
 
