@@ -147,12 +147,12 @@ def compare_class(bits: str, files: Files, args: argparse.Namespace, results: Re
                 if engine is not None:
                     engines[f"{name} {kind}"] = stack.enter_context(closing(engine))
                     results.engines[name] = engine.version
-        measure_round(engines, RUNS[0], 0, results)  # not counted: files and pages that nobody has touched yet
+        wanted = [(run, {row: ROWS[row][1] for row in args.rows if ROWS[row][0] == run.name}) for run in RUNS]
+        wanted = [(run, rows) for run, rows in wanted if rows]
+        measure_round(engines, wanted[0][0], 0, results)  # not counted: files and pages that nobody has touched yet
         for repeat in range(args.repeats):
-            for run in RUNS:
-                rows = {row: phase for row, (name, phase) in ROWS.items() if name == run.name and row in args.rows}
-                if rows:
-                    record(bits, rows, measure_round(engines, run, repeat, results), results)
+            for run, rows in wanted:
+                record(bits, rows, measure_round(engines, run, repeat, results), results)
                 if args.json:
                     args.json.write_text(results.dump(), encoding="utf-8")
 
