@@ -28,6 +28,7 @@ from shapes import KINDS, SHAPES
 from octavo.weights.fetch import resolve
 
 ROOT = Path(__file__).resolve().parents[1]
+WARM_UP = Run("warm-up", 1, 32, 3)
 RUNS = (
     Run("prefill", 1, 512, 3),
     Run("decode 1", 1, 128, 33),
@@ -149,7 +150,7 @@ def compare_class(bits: str, files: Files, args: argparse.Namespace, results: Re
                     results.engines[name] = engine.version
         wanted = [(run, {row: ROWS[row][1] for row in args.rows if ROWS[row][0] == run.name}) for run in RUNS]
         wanted = [(run, rows) for run, rows in wanted if rows]
-        measure_round(engines, wanted[0][0], 0, results)  # not counted: files and pages that nobody has touched yet
+        measure_round(engines, WARM_UP, 0, results)  # not counted: files and pages that nobody has touched yet
         for repeat in range(args.repeats):
             for run, rows in wanted:
                 record(bits, rows, measure_round(engines, run, repeat, results), results)
