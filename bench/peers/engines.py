@@ -30,7 +30,7 @@ class EngineFailed(Exception):
 class Run:
     """`batch` prompts of `prompt` tokens, all different, each followed by `steps` generated tokens.
 
-    shared: only decode counts, and an engine may compute one prompt and copy its cache for every sequence.
+    shared: only decode counts, so prefill may be shorter, or of one prompt whose cache is copied for every sequence.
     """
 
     name: str
@@ -79,7 +79,8 @@ class Octavo:
         self.version = output([octavo, "--version"]).split()[-1]
 
     def measure(self, run: Run, repeat: int) -> dict[str, float]:
-        shape = ["--prompts", str(run.batch), "--prompt-tokens", str(run.prompt)]
+        prompts = (1, 128) if run.shared else (run.batch, run.prompt)  # of the prefill that is timed, before the other
+        shape = ["--prompts", str(prompts[0]), "--prompt-tokens", str(prompts[1])]
         decode = ["--batch", str(run.batch), "--context", str(run.prompt), "--decode-steps", str(run.steps - 1)]
         result = json.loads(output([*self._command, *shape, *decode]).splitlines()[-1])
         return {"prefill": result["prefill_tok_s"], "decode": result["decode_tok_s"][str(run.batch)]}
