@@ -19,9 +19,11 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 from peers.engines import SITE, Engine, EngineFailed, Llama, Octavo, Run, Worker
+from peers.neighbours import undisturbed
 from peers.report import Results, markdown, plot, table
 from shapes import KINDS, SHAPES
 
@@ -128,7 +130,8 @@ def measure_round(engines: dict[str, Engine], run: Run, repeat: int, results: Re
     for position in range(len(names)):
         name = names[(position + repeat) % len(names)]
         try:
-            rates[name] = engines[name].measure(run, repeat)
+            engine = engines[name]
+            rates[name] = undisturbed(partial(engine.measure, run, repeat), *engine.processes)
         except EngineFailed as error:
             results.note(f"{name}, {run.name}: {error}")
     return rates

