@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 LIMIT = 0.04  # share of the cores' time that others may use while an engine is measured
-PATIENCE = 90.0  # seconds to wait for quiet before measuring all the same
-TRIES = 3
+PATIENCE = 15.0  # seconds to wait for quiet before measuring all the same
+TRIES = 2
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -63,6 +63,7 @@ def undisturbed(measure: Callable[[], dict[str, float]], *processes: int) -> dic
         found.append((watch.share(), rates))
         if found[-1][0] < LIMIT:
             break
+        print(f"others used {found[-1][0]:.0%} of the cores", flush=True)
     return min(found, key=lambda one: one[0])[1]
 
 
