@@ -218,7 +218,8 @@ void Step::attention(const BoundOp& op, uint8_t* own) const {
 
 void Step::run(const BoundOp& op, int thread, uint8_t* own) const {
   const OpRecord& record = *op.record;
-  const Range r = share(record.kind == OpKind::KV_WRITE ? record.ins[0] : record.outs[0], thread);
+  const bool writes_cache = record.kind == OpKind::KV_WRITE || record.kind == OpKind::LATENT_WRITE;
+  const Range r = share(writes_cache ? record.ins[0] : record.outs[0], thread);
   switch (record.kind) {
     case OpKind::EMBED: return embed(op, r);
     case OpKind::TAKE: return take(op, r);
@@ -244,6 +245,10 @@ void Step::run(const BoundOp& op, int thread, uint8_t* own) const {
     case OpKind::EXPERT_GATE_UP: return expert_linears(op, thread, own);
     case OpKind::COMBINE: return combine(op, r);
     case OpKind::GATE: return gate(op, r);
+    case OpKind::HEAD_LINEAR: return head_linear(op, thread, own);
+    case OpKind::LATENT_WRITE: return latent_write(op, r);
+    case OpKind::LATENT_ATTENTION: return latent_attention(op, own);
+    case OpKind::INDEX_TOPK: return index_topk(op, thread, own);
   }
 }
 
@@ -292,11 +297,14 @@ void Session::run(int32_t number, const int32_t* words, size_t count) {
                   .program = p,
                   .header = h,
                   .tiles = tiles_,
+                  .latent_tiles = latent_tiles_,
                   .threads = limits_.threads,
                   .scratch = scratch_.data(),
                   .scratch_bytes = scratch_bytes_,
                   .linear_scratch = linear_scratch_,
                   .partial = reinterpret_cast<float*>(partial_.data()),
+                  .scores = reinterpret_cast<float*>(scores_.data()),
+                  .longest = limits_.max_blocks * limits_.block_tokens,
                   .arrived = arrived_.data(),
                   .segments = segments_,
                   .max_segments = max_segments_,

@@ -39,6 +39,11 @@ constexpr std::pair<const char*, OpKind> KINDS[] = {
     {"fused.expert_gate_up", OpKind::EXPERT_GATE_UP},
     {"combine", OpKind::COMBINE},
     {"gate", OpKind::GATE},
+    {"head_linear", OpKind::HEAD_LINEAR},
+    {"latent_write", OpKind::LATENT_WRITE},
+    {"latent_attention", OpKind::LATENT_ATTENTION},
+    {"fused.latent_attention", OpKind::LATENT_ATTENTION},
+    {"index_topk", OpKind::INDEX_TOPK},
 };
 
 class Reader {
@@ -130,7 +135,7 @@ ProgramRecord decode_program(const int32_t* words, size_t count) {
   for (int32_t n = in.count(); n > 0; --n) {
     CacheRecord c;
     c.name = in.text();
-    c.group = in.word(), c.kv_heads = in.word(), c.d = in.word(), c.keys = in.word() != 0;
+    c.group = in.word(), c.kv_heads = in.word(), c.d = in.word(), c.layout = static_cast<CacheLayout>(in.word());
     c.type = static_cast<CacheType>(in.word());
     p.caches.push_back(c);
   }

@@ -12,8 +12,12 @@ namespace octavo {
 
 enum class OpKind : int32_t {
   EMBED, TAKE, NORM, ADD, CONCAT, GLU, LINEAR, QKV, LINEAR_ADD, GATE_UP, ROPE_ANGLES, ROPE, KV_WRITE, ATTENTION,
-  QUANTIZE, ACT, POOL, LINEAR_F32, ROUTE, DISPATCH, EXPERT_LINEAR, EXPERT_GATE_UP, COMBINE, GATE,
+  QUANTIZE, ACT, POOL, LINEAR_F32, ROUTE, DISPATCH, EXPERT_LINEAR, EXPERT_GATE_UP, COMBINE, GATE, HEAD_LINEAR,
+  LATENT_WRITE, LATENT_ATTENTION, INDEX_TOPK,
 };
+
+// V pages or K pages (cache.h), or rows of dims (latent.h).
+enum class CacheLayout : int32_t { VALUES = 0, KEYS = 1, ROWS = 2 };
 
 enum class BufferKind : int32_t { HEADER = 0, VALUE = 1, EXPORT = 2, FOREIGN = 3 };
 enum class DType : int32_t { F32 = 0, BF16 = 1, I32 = 2, I15 = 3, I8G32 = 4, I15G32 = 5 };
@@ -44,7 +48,7 @@ struct BufferRecord {
 struct CacheRecord {
   std::string name;
   int32_t group, kv_heads, d;
-  bool keys;  // laid out as K pages, else as V pages (ops.h)
+  CacheLayout layout;  // rows: kv_heads is the number of scales of one, were it i8
   CacheType type;
 };
 

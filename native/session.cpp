@@ -19,6 +19,8 @@ int32_t find_or_add(std::vector<std::string>& names, const std::string& name) {
   return static_cast<int32_t>(names.size()) - 1;
 }
 
+bool reads_latents(OpKind kind) { return kind == OpKind::LATENT_ATTENTION || kind == OpKind::INDEX_TOPK; }
+
 bool is_linear(OpKind kind) {
   return kind == OpKind::LINEAR || kind == OpKind::QKV || kind == OpKind::LINEAR_ADD || kind == OpKind::GATE_UP;
 }
@@ -37,9 +39,10 @@ void Session::add_program(const int32_t* words, size_t count) {
   program->record = decode_program(words, count);
   for (const std::string& group : program->record.groups) program->groups.push_back(find_or_add(groups_, group));
   for (const CacheRecord& cache : program->record.caches) {
-    tensors_.emplace(cache.name, Tensor{program->groups.at(cache.group), cache.kv_heads, cache.d, cache.keys, cache.type, 0, 0});
+    tensors_.emplace(cache.name, Tensor{program->groups.at(cache.group), cache.kv_heads, cache.d, cache.layout, cache.type, 0, 0});
   }
   place_caches(program->record);
+  place_rows(program->record);
   programs_.push_back(std::move(program));
 }
 
@@ -79,6 +82,9 @@ void Session::finish() {
     bind_ops(p);
     bind_claims(p);
     for (const BoundOp& op : p.ops) {
+      if (reads_latents(op.record->kind)) {
+        attention_scratch = std::max(attention_scratch, latent_needs(p.record, op, &segment));
+      }
       if (op.record->kind != OpKind::ATTENTION) continue;
       const int group = op.record->ints.at(0) / op.record->ints.at(1);
       tiles_[group] = {};
@@ -127,6 +133,8 @@ void Session::bind_ops(LoadedProgram& p) {
       if (!sinks.vector || sinks.length != record.ints.at(0)) fail(record.name + ": not one sink a head");
       op.vector = sinks.vector;
     }
+    if (record.kind == OpKind::HEAD_LINEAR) bind_heads(p.record, op);
+    if (reads_latents(record.kind) || record.kind == OpKind::LATENT_WRITE) bind_latent(p.record, op);
     p.ops.push_back(std::move(op));
   }
 }
@@ -198,7 +206,8 @@ void Session::bind_claims(LoadedProgram& p) const {
   for (const BoundOp& op : p.ops) {
     if (op.record->barrier) ++epoch, used = 0;
     const OpKind kind = op.record->kind;
-    const bool claimed = is_linear(kind) || is_expert_linear(kind) || kind == OpKind::ATTENTION;
+    const bool by_panels = is_linear(kind) || is_expert_linear(kind) || kind == OpKind::HEAD_LINEAR;
+    const bool claimed = by_panels || kind == OpKind::ATTENTION || reads_latents(kind);
     places.emplace_back(epoch % 3, used);
     used += claimed;
     p.sets = std::max(p.sets, used);
@@ -308,6 +317,11 @@ void Session::apply_copies(const Header& h) {
   std::vector<uint8_t> entries;
   for (const auto& item : tensors_) {
     const Tensor& t = item.second;
+    if (t.layout == CacheLayout::ROWS) {
+      copy_rows(h, t);
+      continue;
+    }
+    const bool keys = t.layout == CacheLayout::KEYS;
     const size_t entry = entry_bytes(t.type, t.d);
     entries.resize(entry * t.kv_heads * h.C);
     for (const bool reading : {true, false}) {
@@ -322,9 +336,9 @@ void Session::apply_copies(const Header& h) {
           if (block == 0) {  // behind a window: there is nothing to take, and nothing is kept
             if (reading) std::memset(next, 0, entry);
           } else if (reading) {
-            read_entry(t.type, t.keys, t.d, page, index % PAGE_TOKENS, next);
+            read_entry(t.type, keys, t.d, page, index % PAGE_TOKENS, next);
           } else {
-            write_entry(t.type, t.keys, t.d, page, index % PAGE_TOKENS, next);
+            write_entry(t.type, keys, t.d, page, index % PAGE_TOKENS, next);
           }
         }
       }
@@ -336,22 +350,24 @@ void Session::apply_copies(const Header& h) {
 void Session::make_tiles(const Header& h) {
   segments_ = 1;
   for (int32_t t = 0; t < h.T; ++t) segments_ = std::max(segments_, h.index[t] / SEGMENT_TOKENS + 1);
-  for (auto& [group, tiles] : tiles_) {
-    tiles.clear();
-    const int32_t most = tile_rows(group);
-    for (int32_t n = 0; n < h.N; ++n) {
-      for (int32_t row = h.row_begin[n]; row < h.row_begin[n + 1];) {
-        int32_t end = row + 1;
-        if (h.parent[row] < 0) {
-          while (end < h.row_begin[n + 1] && end - row < most && h.parent[end] < 0) ++end;
-        }
-        tiles.push_back({row, end - row, h.slot[n]});
-        row = end;
+  for (auto& [group, tiles] : tiles_) cut_tiles(h, tile_rows(group), tiles);
+  for (auto& [rows, tiles] : latent_tiles_) cut_tiles(h, rows, tiles);
+}
+
+void Session::cut_tiles(const Header& h, int32_t most, std::vector<Tile>& tiles) {
+  tiles.clear();
+  for (int32_t n = 0; n < h.N; ++n) {
+    for (int32_t row = h.row_begin[n]; row < h.row_begin[n + 1];) {
+      int32_t end = row + 1;
+      if (h.parent[row] < 0) {
+        while (end < h.row_begin[n + 1] && end - row < most && h.parent[end] < 0) ++end;
       }
+      tiles.push_back({row, end - row, h.slot[n]});
+      row = end;
     }
-    auto cost = [&h](const Tile& t) { return int64_t{h.index[t.row + t.rows - 1] + 1} * t.rows; };
-    std::stable_sort(tiles.begin(), tiles.end(), [&](const Tile& a, const Tile& b) { return cost(a) > cost(b); });
   }
+  auto cost = [&h](const Tile& t) { return int64_t{h.index[t.row + t.rows - 1] + 1} * t.rows; };
+  std::stable_sort(tiles.begin(), tiles.end(), [&](const Tile& a, const Tile& b) { return cost(a) > cost(b); });
 }
 
 Session::View Session::view(const std::string& name) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "header.h"
+#include "latent.h"
 #include "linear.h"
 #include "memory.h"
 #include "ops.h"
@@ -32,6 +33,7 @@ struct BoundOp {
   int32_t experts = 0;
   int32_t claims = 0;  // which set of counters hands out its panels or tasks
   CacheView cache{};
+  LatentView latent{};
   const float* vector = nullptr;        // norm: its weight; embed: what is added to every row; plain matrix; sinks
   const float* bias = nullptr;          // norm, route, plain matrix
   const PackedLinear* table = nullptr;  // embed
@@ -88,7 +90,7 @@ class Session {
  private:
   struct Tensor {
     int32_t group, kv_heads, d;
-    bool keys;
+    CacheLayout layout;
     CacheType type;
     size_t offset, stride;  // bytes to its first page in a block, from page to page; 0: no place yet
   };
@@ -102,12 +104,19 @@ class Session {
   void bind_plain(const ProgramRecord& program, BoundOp& op);
   void place_caches(const ProgramRecord& program);
   void bind_cache(const ProgramRecord& program, BoundOp& op);
+  // session_latent.cpp
+  void place_rows(const ProgramRecord& program);
+  void bind_latent(const ProgramRecord& program, BoundOp& op);
+  void bind_heads(const ProgramRecord& program, BoundOp& op);
+  size_t latent_needs(const ProgramRecord& program, const BoundOp& op, size_t* segment);
+  void copy_rows(const Header& h, const Tensor& t);
   void place(LoadedProgram& program, int32_t T, int32_t R, int32_t N);
   void check_header(const LoadedProgram& program, const Header& h) const;
   void check_tables(const Header& h) const;
   void apply_tables(const Header& h);
   void apply_copies(const Header& h);
   void make_tiles(const Header& h);
+  static void cut_tiles(const Header& h, int32_t most, std::vector<Tile>& tiles);
 
   Isa isa_;
   SessionLimits limits_;
@@ -120,7 +129,9 @@ class Session {
   Mapping cache_;
   Mapping scratch_;
   size_t scratch_bytes_ = 0, linear_scratch_ = 0, expert_scratch_ = 0;
-  std::map<int32_t, std::vector<Tile>> tiles_;  // by query heads per KV head
+  std::map<int32_t, std::vector<Tile>> tiles_;         // by query heads per KV head
+  std::map<int32_t, std::vector<Tile>> latent_tiles_;  // by rows of a tile, at most
+  Mapping scores_;                                     // of an index: one row for each thread, one for each task in parts
   Mapping partial_;  // results of segments of attention tasks in parts
   std::vector<int32_t> arrived_;
   int32_t segments_ = 1, max_segments_ = 1;

@@ -18,10 +18,13 @@ struct Step {
   LoadedProgram& program;
   const Header& header;
   const std::map<int32_t, std::vector<Tile>>& tiles;
+  const std::map<int32_t, std::vector<Tile>>& latent_tiles;
   int threads;
   uint8_t* scratch;
   size_t scratch_bytes, linear_scratch;
   float* partial;
+  float* scores;
+  int32_t longest;  // places that a row of any step may see
   int32_t* arrived;
   int32_t segments, max_segments;  // of attention: the most that a tile of this step sees, that any could
   bool profiling;
@@ -78,6 +81,11 @@ struct Step {
   void dot(const BoundOp& op, int thread) const;
   void gate(const BoundOp& op, Range r) const;
   void expert_linears(const BoundOp& op, int thread, uint8_t* own) const;
+  // step_latent.cpp
+  void head_linear(const BoundOp& op, int thread, uint8_t* own) const;
+  void latent_write(const BoundOp& op, Range r) const;
+  void latent_attention(const BoundOp& op, uint8_t* own) const;
+  void index_topk(const BoundOp& op, int thread, uint8_t* own) const;
   Counter* counters(const BoundOp& op) const { return program.counters.get() + op.claims; }
   bool claim(const BoundOp& op, int64_t panels, int pieces, int thread, int* victim, Range* out) const;
   void renew_claims(int epoch) const;

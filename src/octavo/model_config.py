@@ -13,6 +13,7 @@ from typing import Any, Literal
 from octavo.errors import ConfigError
 from octavo.fields import Fields, unsupported
 from octavo.model_experts import ExpertSpec, experts_from_gguf, experts_from_mapping
+from octavo.model_latent import LatentSpec, latent_from_gguf, latent_from_mapping
 from octavo.rope_spec import RopeSpec, ropes_from_gguf, ropes_from_mapping
 
 _IGNORED_FIELDS = ("auto_map", "trust_remote_code", "_attn_implementation_internal", "_attn_implementation")
@@ -40,6 +41,8 @@ class ModelConfig:
     rope_layers: per layer, whether it rotates. local_rope: of layers that slide, where it is not `rope`.
     query_scalar: attention scores are divided by its square root. caps: c in c tanh(x / c), 0 for none.
     dtype: of the weights, as config.json names it; quantization: quant_method, where it states one.
+    latent: where it is stated there is one KV head, and head_dim is what rotates of a head. draft_layers: behind the
+    others, of modules that predict further tokens.
     """
 
     architecture: str
@@ -69,6 +72,8 @@ class ModelConfig:
     final_cap: float | None = None
     dtype: str | None = None
     quantization: str | None = None
+    latent: LatentSpec | None = None
+    draft_layers: int = 0
     eos_ids: tuple[int, ...] = ()
     bos_id: int | None = None
     warnings: tuple[str, ...] = ()
@@ -87,6 +92,7 @@ class ModelConfig:
         max_position = fields.size(fields.called("max_position_embeddings", "n_positions"), 2048)
         inner = fields.called("intermediate_size", "n_inner")
         rope, local_rope = ropes_from_mapping(mapping, max_position)
+        latent = latent_from_mapping(fields, layers)
         return _checked(
             cls(
                 architecture=_architecture(mapping),
@@ -94,8 +100,8 @@ class ModelConfig:
                 hidden_size=hidden,
                 num_layers=layers,
                 num_heads=heads,
-                num_kv_heads=fields.size("num_key_value_heads", heads),
-                head_dim=fields.size("head_dim", _share(hidden, heads)),
+                num_kv_heads=1 if latent else fields.size("num_key_value_heads", heads),
+                head_dim=latent.rope_dim if latent else fields.size("head_dim", _share(hidden, heads)),
                 intermediate_size=fields.size(inner, 4 * hidden if inner == "n_inner" else None),
                 vocab_size=fields.size("vocab_size"),
                 max_position=_longest(max_position, rope),
@@ -108,7 +114,7 @@ class ModelConfig:
                 attention_bias=fields.flag(fields.called("attention_bias", "qkv_bias")),
                 mlp_bias=fields.flag("mlp_bias"),
                 rope_layers=_rope_layers(fields, layers),
-                windows=_windows(fields, layers),
+                windows=None if latent else _windows(fields, layers),
                 window=_window(fields, "sliding_window"),
                 window_period=_period(fields),
                 query_scalar=fields.optional("query_pre_attn_scalar"),
@@ -116,6 +122,8 @@ class ModelConfig:
                 final_cap=_cap(fields, "final_logit_softcapping"),
                 quantization=_quantization(mapping),
                 dtype=next((str(mapping[name]) for name in ("dtype", "torch_dtype") if mapping.get(name)), None),
+                latent=latent,
+                draft_layers=fields.integer("num_nextn_predict_layers", 0),
                 eos_ids=fields.ids("eos_token_id"),
                 bos_id=next(iter(fields.ids("bos_token_id")), None),
                 warnings=tuple(f"{name} is ignored: a checkpoint runs no code" for name in _ignored(mapping)),
@@ -138,7 +146,8 @@ class ModelConfig:
             raise ConfigError("general.architecture is missing", param="general.architecture")
         fields = Fields(metadata, arch)
         hidden, heads = fields.size("embedding_length"), fields.size("attention.head_count")
-        head_dim = fields.size("attention.key_length", _share(hidden, heads))
+        latent = latent_from_gguf(fields, tensors)
+        head_dim = latent.rope_dim if latent else fields.size("attention.key_length", _share(hidden, heads))
         if "rope_freqs.weight" in tensors and not freq_factors:
             raise ConfigError("rope_freqs.weight: its values are needed to read this file", param="rope_freqs.weight")
         for name, harmless in _GGUF_EXTRAS.items():
@@ -147,29 +156,29 @@ class ModelConfig:
         max_position = fields.size("context_length")
         factors = tuple(float(value) for value in freq_factors or ())
         rope, local_rope = ropes_from_gguf(fields, head_dim, max_position, factors)
-        embedding = tensors.get("token_embd.weight", ())
-        tokens = metadata.get("tokenizer.ggml.tokens")
-        rows = embedding[0] if embedding else len(tokens) if tokens is not None else None
+        layers, drafts = _gguf_layers(fields)
         return _checked(
             cls(
                 architecture=arch,
                 source="gguf",
                 hidden_size=hidden,
-                num_layers=fields.size("block_count"),
+                num_layers=layers,
+                draft_layers=drafts,
                 num_heads=heads,
-                num_kv_heads=fields.size("attention.head_count_kv", heads),
+                num_kv_heads=1 if latent else fields.size("attention.head_count_kv", heads),
                 head_dim=head_dim,
+                latent=latent,
                 intermediate_size=fields.size("feed_forward_length"),
-                vocab_size=fields.size("vocab_size", rows),
+                vocab_size=fields.size("vocab_size", _rows(metadata, tensors)),
                 max_position=_longest(max_position, rope),
                 rms_eps=fields.number(
                     fields.called("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
                 ),
                 rope=rope,
                 local_rope=local_rope,
-                experts=experts_from_gguf(fields, tensors, fields.size("block_count")),
+                experts=experts_from_gguf(fields, tensors, layers),
                 tie_embeddings="output.weight" not in tensors,
-                attention_bias="blk.0.attn_q.bias" in tensors,
+                attention_bias=bool({"blk.0.attn_q.bias", "blk.0.attn_kv_a_mqa.bias"} & tensors.keys()),
                 mlp_bias="blk.0.ffn_gate.bias" in tensors,
                 windows=_windows_from_gguf(fields),
                 window=_window(fields, "attention.sliding_window"),
@@ -180,6 +189,20 @@ class ModelConfig:
                 bos_id=next(iter(Fields(metadata).ids("tokenizer.ggml.bos_token_id")), None),
             )
         )
+
+
+def _rows(metadata: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]]) -> int | None:
+    """Of the embedding, or as many as there are tokens."""
+    embedding, tokens = tensors.get("token_embd.weight", ()), metadata.get("tokenizer.ggml.tokens")
+    return embedding[0] if embedding else len(tokens) if tokens is not None else None
+
+
+def _gguf_layers(fields: Fields) -> tuple[int, int]:
+    """(layers, draft layers behind them)"""
+    blocks, drafts = fields.size("block_count"), fields.integer("nextn_predict_layers", 0)
+    if not 0 <= drafts < blocks:
+        raise fields.bad("nextn_predict_layers", f"less than block_count {blocks}")
+    return blocks - drafts, drafts
 
 
 # Keys that would change the result and that nothing here reads, with the value that changes nothing.

@@ -107,6 +107,9 @@ def _from_gguf(fields: Fields, head_dim: int, max_position: int, freq_factors: t
     if kind not in ("none", "linear", "yarn"):
         raise unsupported(f"rope.scaling.type {kind!r} is not supported", "rope.scaling.type")
     rotary = fields.size("rope.dimension_count", head_dim)
+    # A tenth of mscale_all_dim; files that state it were trained with an mscale that equals it.
+    logarithm = fields.optional("rope.scaling.yarn_log_multiplier")
+    mscale = None if logarithm is None else 10 * logarithm
     return RopeSpec(
         type="default" if kind == "none" else kind,
         theta=fields.optional("rope.freq_base"),
@@ -114,6 +117,8 @@ def _from_gguf(fields: Fields, head_dim: int, max_position: int, freq_factors: t
         original_max_position=fields.size("rope.scaling.original_context_length", max_position),
         beta_fast=fields.optional("rope.scaling.yarn_beta_fast"),
         beta_slow=fields.optional("rope.scaling.yarn_beta_slow"),
+        mscale=mscale,
+        mscale_all_dim=mscale,
         rotary_fraction=rotary / head_dim,
         freq_factors=freq_factors,
     )

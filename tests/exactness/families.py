@@ -9,6 +9,20 @@ from exactness.models import ODD
 from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 
+LATENT = {
+    **ODD,
+    "kv_lora_rank": 96,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 44,
+    "first_k_dense_replace": 1,
+    "norm_topk_prob": True,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "tie_word_embeddings": False,
+}
 FAMILIES = {
     "gemma2": {
         **ODD,
@@ -72,6 +86,21 @@ FAMILIES = {
         "attention_bias": True,
         "tie_word_embeddings": False,
     },
+    "deepseek": {
+        **LATENT,
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "q_lora_rank": None,
+        "num_nextn_predict_layers": 1,
+    },
+    "glm-dsa": {
+        **LATENT,
+        "architectures": ["GlmMoeDsaForCausalLM"],
+        "q_lora_rank": 40,
+        "index_n_heads": 9,
+        "index_head_dim": 48,
+        "index_topk": 24,
+        "indexer_types": ["full", "shared", "full"],
+    },
     "olmo2": {**ODD, "architectures": ["Olmo2ForCausalLM"], "tie_word_embeddings": False},
 }
 
@@ -85,25 +114,38 @@ def stored_shape(weight):
         elif name in ("rows", "columns"):
             begin, step, count = numbers
             shape[-2 if name == "rows" and len(shape) > 1 else -1] = begin + step * (count - 1) + 1
+        elif name == "transpose_heads":
+            shape = [numbers[0] * shape[1], shape[0] // numbers[0]]
     return tuple(shape)
+
+
+def shapes_of(program):
+    """Tensor of the file -> its shape, and the weight that it is or is part of. Several may be rows of its heads."""
+    shapes = {}
+    for weight in program.weights.values():
+        source, (rows, *rest) = weight.sources["hf"], stored_shape(weight)
+        if any(name == "head_rows" for name, *_ in weight.prep):
+            rows += shapes.get(source, ((0,), ""))[0][0]
+        shapes[source] = (rows, *rest), weight.name
+    return shapes
 
 
 def write_family(name, folder):
     """A folder of safetensors: what the family's program names, matrices scaled so that logits spread."""
     config = FAMILIES[name]
     rng = np.random.default_rng(sum(name.encode()))
-    tensors = {}
-    for weight in program_for(ModelConfig.from_mapping(config)).weights.values():
-        shape = stored_shape(weight)
+    program = program_for(ModelConfig.from_mapping(config))
+    tensors = {f"{prefix}enorm.weight": np.ones(8, np.float32) for prefix in program.spare if "model" in prefix}
+    for source, (shape, name) in shapes_of(program).items():
         values = rng.standard_normal(shape)
         if len(shape) == 1:
-            values = 0.2 * values + (not weight.sources["hf"].endswith("bias"))
+            values = 0.2 * values + (not source.endswith("bias"))
         else:
-            values *= 0.3 if weight.name in ("embed", "positions") else 1.5 / shape[-1] ** 0.5
+            values *= 0.3 if name in ("embed", "positions") else 1.5 / shape[-1] ** 0.5
         values = values.astype(np.float32)
-        stacked = "{e}" in weight.sources["hf"]
+        stacked = "{e}" in source
         for e, one in enumerate(values if stacked else (values,)):
-            tensors[weight.sources["hf"].replace("{e}", str(e))] = one
+            tensors[source.replace("{e}", str(e))] = one
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
     return str(folder)

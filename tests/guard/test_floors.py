@@ -19,6 +19,7 @@ FLOORS = {
     "fields": 0,
     "rope_spec": 0,
     "model_experts": 0,
+    "model_latent": 0,
     "model_config": 0,
     "request": 0,
     "policy": 1,
@@ -34,7 +35,9 @@ FLOORS = {
     "server": 6,
     "cli": 7,
 }
-FLOOR_0_ORDER = ["errors", "types", "fields", "rope_spec", "model_experts", "config", "model_config", "request"]
+FLOOR_0_ORDER = [
+    *("errors", "types", "fields", "rope_spec", "model_experts", "model_latent", "config", "model_config", "request")
+]
 # Indented imports that are allowed, with the reason: the table of optional backends and the start-up of commands.
 LATE_IMPORTS = {
     "cli/main.py": "commands are imported once known",

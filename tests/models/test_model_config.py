@@ -8,6 +8,7 @@ import pytest
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
 from octavo.model_experts import experts_from_mapping
+from octavo.models import deepseek
 from octavo.models.registry import ROWS, program_for
 
 GOOD = {
@@ -312,13 +313,55 @@ def test_ropes_of_layers_that_slide():
     assert (config.rope.theta, config.local_rope.theta) == (1e5, 1e4)
 
 
+LATENT = {"kv_lora_rank": 32, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
+GGUF_LATENT = {
+    "llama.attention.kv_lora_rank": 32,
+    "llama.attention.key_length": 48,
+    "llama.attention.value_length": 32,
+    "llama.rope.dimension_count": 16,
+}
+
+
 def test_every_row_writes_a_program():
     for architecture, row in ROWS.items():
+        latent = row.write is deepseek.program
         if architecture.endswith("ForCausalLM"):
-            stated = {**GOOD, **(EXPERTS if row.experts else {}), "architectures": [architecture]}
+            stated = {**GOOD, **(EXPERTS if row.experts else {}), **(LATENT if latent else {})}
+            stated |= {"architectures": [architecture]}
             program = program_for(ModelConfig.from_mapping(stated))
         else:
             stated = {**GGUF, **({"llama.expert_count": 8, "llama.expert_used_count": 2} if row.experts else {})}
+            stated |= GGUF_LATENT if latent else {}
             metadata = {key.replace("llama", architecture): value for key, value in stated.items()}
             program = program_for(ModelConfig.from_gguf({**metadata, "general.architecture": architecture}, TENSORS))
         assert program.buffers["logits"].shape[1] == 100
+
+
+def test_latents_and_their_index():
+    index = {"index_topk": 8, "index_n_heads": 4, "index_head_dim": 16, "num_nextn_predict_layers": 1}
+    stated = {**GOOD, **LATENT, **index, "num_hidden_layers": 8, "q_lora_rank": 24}
+    config = ModelConfig.from_mapping(stated)
+    assert (config.num_kv_heads, config.head_dim, config.draft_layers) == (1, 16, 1)
+    assert config.latent.q_rank == 24 and config.latent.interleaved and config.latent.index.full == (True,) * 8
+    kinds = {
+        "FFSSFSSS": {"index_topk_freq": 4, "index_skip_topk_offset": 1, "index_topk_pattern": "FFSSFSSS"},
+        "FFFSSSFS": {"index_topk_freq": 4, "index_skip_topk_offset": 3},
+        "FFSSFSSF": {"index_topk_freq": 3},
+        "FSFSFSFS": {"index_topk_pattern": "F" * 8, "indexer_types": ["full", "shared"] * 4},
+    }
+    for want, fields in kinds.items():
+        full = ModelConfig.from_mapping(stated | fields).latent.index.full
+        assert "".join("F" if own else "S" for own in full) == want
+    for field, value in (
+        ("kv_lora_rank", 0),
+        ("qk_rope_head_dim", None),
+        ("index_n_heads", None),
+        ("index_topk_freq", 0),
+        ("index_skip_topk_offset", 0),
+        ("indexer_types", ["shared"] * 8),
+        ("index_topk_pattern", "FF"),
+        ("rope_interleave", "yes"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            ModelConfig.from_mapping(stated | {field: value})
+        assert caught.value.param == field

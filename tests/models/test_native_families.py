@@ -39,7 +39,11 @@ def test_as_near_as_the_rounding_allows(member, rope):
     want = exact.prompt(TOKENS)
     error, allowed = np.abs(got - want).mean(), np.abs(rounded.prompt(TOKENS) - want).mean()
     assert 0 < error <= 1.3 * allowed
-    assert error <= 0.03 * want.std()
+    # Rounded scores choose some other keys: rows that see no more than may be chosen are as near as all others'.
+    choice = [op.attrs["top_k"] for op in exact.program.ops if op.kind == "index_topk"]
+    assert error <= (0.1 if choice else 0.03) * want.std()
+    few = choice[0] if choice else len(TOKENS)
+    assert np.abs(got[:few] - want[:few]).mean() <= 0.03 * want.std()
 
 
 def test_blocks_behind_a_window_may_be_gone():

@@ -6,9 +6,11 @@ from stepping import Run
 from tiny import MEMBERS, ROPES, greedy_of, logits_of, prompt_of, stepper_of, twin
 
 TOLERANCE = 1e-4
-CASES = [(member, "default") for member in MEMBERS] + [
-    (member, rope) for member in ("llama", "qwen3") for rope in ROPES if rope != "default"
-]
+CASES = (
+    [(member, "default") for member in MEMBERS]
+    + [(member, rope) for member in ("llama", "qwen3") for rope in ROPES if rope != "default"]
+    + [(member, "yarn-mscale") for member in ("deepseek-v2", "deepseek-v3")]
+)
 
 
 @pytest.fixture(scope="module", params=CASES, ids=["-".join(case) for case in CASES])

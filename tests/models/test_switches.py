@@ -63,7 +63,7 @@ def interleaved(name, t):
 
 
 def scaled(op):
-    return {**op.attrs, "scale": op.attrs["scale"] * 1.1} if op.kind == "attention" else op.attrs
+    return {**op.attrs, "scale": op.attrs["scale"] * 1.1} if "attention" in op.kind else op.attrs
 
 
 def llama_order(op):
@@ -201,6 +201,26 @@ FLIPS = {
     "window period": ("olmo3", {"config": field(layer_types=None), "switches": {"window_period": 3}}),
     "rope of windows": ("olmo3", {"config": local_as_full, "switches": {"scaled_windows": True}}),
     "window": ("mistral", {"config": field(sliding_window=16)}),
+    "latent scale": ("deepseek-v3", {"attrs": scaled}),
+    "latent scale of yarn": ("deepseek-v3", {"rope": "yarn-mscale", "config": rope(mscale_all_dim=None, mscale=0.7)}),
+    "latent pairs": ("deepseek-v3", {"config": field(rope_interleave=False)}),
+    "experts' groups": ("deepseek-v3", {"config": field(n_group=2)}),
+    "experts' best groups": ("deepseek-v2", {"config": field(topk_method="greedy")}),
+    "experts' scores": ("deepseek-v2", {"config": field(n_group=2, topk_group=1)}),
+    "experts' scale": ("deepseek-v3", {"config": field(routed_scaling_factor=1.0)}),
+    "experts' choice bias": ("deepseek-v3", {"weights": zeroed("choice_bias")}),
+    "experts' shares": ("glm-dsa", {"config": field(norm_topk_prob=False)}),
+    "experts of every row": ("deepseek-v3", {"weights": zeroed("sdown")}),
+    "latent eps": ("deepseek-v3", {"switches": {"latent_eps": 0.1}}),
+    "query latent norm": ("deepseek-v2", {"weights": plain("qn_norm")}),
+    "key latent norm": ("deepseek-v2-lite", {"weights": plain("c_norm")}),
+    "latent bias": ("deepseek-v2-lite", {"config": field(attention_bias=False)}),
+    "index keys": ("deepseek-v32", {"config": field(index_topk=20)}),
+    "index pairs": ("deepseek-v32", {"switches": {"index_interleaved": True}}),
+    "index eps": ("deepseek-v32", {"switches": {"index_eps": 1.0}}),
+    "index key norm": ("deepseek-v32", {"weights": plain("ik_weight")}),
+    "glm index pairs": ("glm-dsa", {"config": field(indexer_rope_interleave=False)}),
+    "glm index layers": ("glm-dsa", {"config": field(indexer_types=["full", *["shared"] * 3])}),
     "no rope layers": ("smollm3", {"config": field(no_rope_layers=[1] * 5)}),
     "no rope interval": ("smollm3", {"config": field(no_rope_layers=None, no_rope_layer_interval=3)}),
 }

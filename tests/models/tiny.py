@@ -184,6 +184,36 @@ MEMBERS = {
         },
     ),
 }
+LATENT = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 40,
+    "n_routed_experts": 12,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.7,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+}
+INDEXED = LATENT | {"index_n_heads": 9, "index_head_dim": 32, "index_topk": 24}
+MEMBERS |= {
+    "deepseek-v2": ("DeepseekV2Config", LATENT | {"topk_method": "group_limited_greedy"}),
+    "deepseek-v2-lite": ("DeepseekV2Config", LATENT | {"q_lora_rank": None, "attention_bias": True}),
+    "deepseek-v3": ("DeepseekV3Config", LATENT),
+    "deepseek-v32": ("DeepseekV32Config", INDEXED | {"first_k_dense_replace": 9}),
+    "glm-dsa": (
+        "GlmMoeDsaConfig",
+        INDEXED
+        | {"num_hidden_layers": 4, "index_topk_freq": 2, "index_skip_topk_offset": 1, "n_group": 1, "topk_group": 1},
+    ),
+}
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 ROPES = {
     "default": {"rope_type": "default"},
@@ -198,6 +228,7 @@ ROPES = {
     "yarn": YARN,
     "yarn-factor": dict(YARN, attention_factor=1.3),
     "yarn-mscale": dict(YARN, mscale=0.7, mscale_all_dim=1.2),
+    "yarn-mscale-alike": dict(YARN, mscale=0.8, mscale_all_dim=0.8),
     "yarn-whole": dict(YARN, truncate=False, beta_fast=16.0, beta_slow=2.0),
 }
 
@@ -216,6 +247,9 @@ def twin(member: str, rope: str = "default"):
             if name.startswith("Gemma"):  # offsets from 1, and an embedding that is scaled up
                 values = values - 1 if "norm" in weight_name else values / 4 if "embed" in weight_name else values
             weight.copy_(values)
+        for weight_name, buffer in model.named_buffers():
+            if weight_name.endswith("e_score_correction_bias"):
+                buffer.copy_(torch.randn(buffer.shape) * 0.3)
     mapping = json.loads(config.to_json_string())
     return model, {**mapping, "architectures": [type(model).__name__]}
 

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 from octavo.errors import BadFileError, ConfigError
 from octavo.program.ir import Weight
 from octavo.weights.checkpoint import open_checkpoint
-from octavo.weights.match import match
+from octavo.weights.match import match, set_aside
 
 V, D = 8, 32
 
@@ -63,6 +63,18 @@ def test_a_tied_head_may_be_present_or_absent(hf):
     with pytest.raises(BadFileError, match=r"lacks lm_head\.weight") as caught:
         match(weights(tied=False), hf())
     assert (caught.value.code, caught.value.exit_code) == ("missing_tensors", 65)
+
+
+def test_tensors_of_draft_layers_may_be_there(hf):
+    """Named by their beginnings, and told apart from strangers of a like name."""
+    checkpoint = hf(**{"model.layers.3.enorm.weight": ones(D), "model.layers.30.enorm.weight": ones(D)})
+    with pytest.raises(BadFileError, match=r"model\.layers\.3\.enorm\.weight"):
+        match(weights(tied=True), checkpoint)
+    with pytest.raises(BadFileError, match=r"holds model\.layers\.30\.enorm\.weight"):
+        match(weights(tied=True), checkpoint, ["model.layers.3."])
+    spare = ["model.layers.3.", "model.layers.30."]
+    assert match(weights(tied=True), checkpoint, spare).keys() == {"embed", "norm"}
+    assert set_aside(checkpoint, spare) == ["model.layers.3.enorm.weight", "model.layers.30.enorm.weight"]
 
 
 def test_rope_factors_and_no_output_in_gguf(gguf):

@@ -1,4 +1,4 @@
-"""unpermute_rope brings a GGUF llama's interleaved rows to half-split order, in every kind."""
+"""Preparing weights moves rows, in every kind: to half-split order, some rows of each head, stacks of heads."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from gguf_toys import random_blocks, same_bits
 
-from octavo.errors import ConfigError
+from octavo.errors import ConfigError, UnsupportedError
 from octavo.weights.kinds import Tensor, dequantize
-from octavo.weights.prepare import prepare
+from octavo.weights.prepare import prepare, prepared_shape
 from octavo.weights.schemes import SCHEMES
 
 HEADS, ROWS, COLUMNS = 3, 24, 512
@@ -66,3 +66,61 @@ def test_rows_that_are_no_heads(heads):
 def test_an_unknown_step_is_named():
     with pytest.raises(ConfigError, match="scramble"):
         prepare(Tensor("f32", (2,), np.zeros(2, np.float32)), (("scramble",),))
+
+
+@pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q4_K", "BF16"])
+@pytest.mark.parametrize(("begin", "end"), [(0, 5), (5, 8)])
+def test_some_rows_of_each_head(name, begin, end):
+    raw = random_blocks(name, ROWS, COLUMNS, seed=2)
+    whole = SCHEMES[name].unpack(raw.reshape(-1), (ROWS, COLUMNS))
+    step = ("head_rows", HEADS, begin, end)
+    out = prepare(whole, (step,))
+    assert out.shape == prepared_shape(whole.shape, (step,)) == (HEADS * (end - begin), COLUMNS)
+    want = dequantize(whole).reshape(HEADS, ROWS // HEADS, COLUMNS)[:, begin:end]
+    assert same_bits(dequantize(out), np.ascontiguousarray(want.reshape(out.shape)))
+
+
+def test_pairs_of_the_first_rows_of_each_head_alone():
+    rows = np.arange(ROWS * 2, dtype=np.float32).reshape(ROWS, 2)
+    stored = rows.reshape(HEADS, 8, 2).copy()
+    stored[:, :4] = np.stack([interleave(head[:4], 1) for head in rows.reshape(HEADS, 8, 2)])
+    out = prepare(Tensor("f32", rows.shape, stored.reshape(ROWS, 2)), (("unpermute_rope", HEADS, 4),))
+    assert np.array_equal(out.data, rows) and not np.array_equal(stored.reshape(ROWS, 2), rows)
+
+
+def test_each_head_is_turned():
+    rows = np.random.default_rng(0).standard_normal((ROWS, 5)).astype(np.float32)
+    out = prepare(Tensor("f32", rows.shape, rows), (("transpose_heads", HEADS),))
+    assert out.shape == prepared_shape(rows.shape, (("transpose_heads", HEADS),)) == (HEADS * 5, ROWS // HEADS)
+    for head in range(HEADS):
+        assert np.array_equal(out.data[head * 5 : head * 5 + 5], rows[head * 8 : head * 8 + 8].T)
+
+
+def test_a_stack_of_heads_becomes_rows():
+    raw = random_blocks("Q8_0", ROWS, COLUMNS, seed=3)
+    stacked = SCHEMES["Q8_0"].unpack(raw.reshape(-1), (HEADS, ROWS // HEADS, COLUMNS))
+    out = prepare(stacked, (("flatten_heads",),))
+    assert out.shape == prepared_shape(stacked.shape, (("flatten_heads",),)) == (ROWS, COLUMNS)
+    assert same_bits(dequantize(out), dequantize(SCHEMES["Q8_0"].unpack(raw.reshape(-1), (ROWS, COLUMNS))))
+
+
+def test_integers_are_not_turned_and_heads_must_fit():
+    raw = random_blocks("Q8_0", ROWS, COLUMNS, seed=3)
+    whole = SCHEMES["Q8_0"].unpack(raw.reshape(-1), (ROWS, COLUMNS))
+    with pytest.raises(UnsupportedError, match="i8 weights"):
+        prepare(whole, (("transpose_heads", HEADS),))
+    for step in (("head_rows", 5, 0, 1), ("head_rows", HEADS, 0, 9), ("transpose_heads", 7)):
+        with pytest.raises(ConfigError):
+            prepared_shape((ROWS, COLUMNS), (step,))
+
+
+@pytest.mark.parametrize("name", ["Q4_1", "Q8_0", "Q6_K"])
+def test_integers_can_be_read_as_bf16(name):
+    raw = random_blocks(name, ROWS, COLUMNS, seed=4)
+    scheme, shape = SCHEMES[name], (ROWS, COLUMNS)
+    out = scheme.read(raw.reshape(-1), shape, "bf16")
+    assert out.kind == "bf16" and scheme.bytes_as("bf16", shape) == out.nbytes
+    exact = dequantize(scheme.unpack(raw.reshape(-1), shape))
+    bits, finite = exact.view(np.uint32).astype(np.uint64), np.isfinite(exact)
+    rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    assert finite.mean() > 0.5 and np.array_equal(out.data[finite], rounded[finite])

@@ -153,11 +153,12 @@ def load_program(
         return program if plain else lower(program, default_kinds(program), None, eaten, kv_dtype=kv_dtype)
     with closing(open_checkpoint(fetch.resolve(model))) as checkpoint:
         program = plain_program(checkpoint, model_config(checkpoint))
-        sources = match(program.weights, checkpoint)
-        exact = {name for name, weight in program.weights.items() if weight.plain}
-        kinds = {name: "f32" if name in exact else checkpoint.kind_of(source) for name, source in sources.items()}
-        preps = {name: program.weights[name].prep for name in sources}
-        sizes = {name: checkpoint.stored_bytes(source, kinds[name], preps[name]) for name, source in sources.items()}
+        sources = match(program.weights, checkpoint, program.spare)
+        kinds = {name: checkpoint.kind_for(program.weights[name], source) for name, source in sources.items()}
+        sizes = {
+            name: checkpoint.stored_bytes(source, kinds[name], program.weights[name].prep)
+            for name, source in sources.items()
+        }
         return program if plain else lower(program, kinds, sizes, eaten, kv_dtype=kv_dtype)
 
 

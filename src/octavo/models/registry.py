@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
-from octavo.models import gemma, gpt2, gpt_oss, llama, mixtral
+from octavo.models import deepseek, gemma, gpt2, gpt_oss, llama, mixtral
 from octavo.program.ir import Program
 
 
@@ -64,6 +64,9 @@ _QWEN3_MOE = Row(
 _QWEN3_MOE_FILE = replace(_QWEN3_MOE, switches=replace(_QWEN3_MOE.switches, normalize=True))
 _GPT2 = Row("GPT-2", gpt2.program, gpt2.Switches())
 _GPT_OSS = Row("gpt-oss", gpt_oss.program, gpt_oss.Switches(), experts=True)
+_DEEPSEEK_V2 = Row("DeepSeek-V2", deepseek.program, deepseek.Switches(), experts=True)
+_DEEPSEEK_V3 = Row("DeepSeek-V3", deepseek.program, deepseek.Switches(scoring="sigmoid"), experts=True)
+_GLM_DSA = Row("GLM-5", deepseek.program, deepseek.Switches(scoring="sigmoid", index_interleaved=True), experts=True)
 
 # Names of config.json, then of GGUF's general.architecture (Mistral and SmolLM2 are "llama" there).
 ROWS: Mapping[str, Row] = {
@@ -83,6 +86,10 @@ ROWS: Mapping[str, Row] = {
     "GPT2LMHeadModel": _GPT2,
     "GptOssForCausalLM": _GPT_OSS,
     "gpt-oss": _GPT_OSS,
+    "DeepseekV2ForCausalLM": _DEEPSEEK_V2,
+    "DeepseekV3ForCausalLM": _DEEPSEEK_V3,
+    "DeepseekV32ForCausalLM": _DEEPSEEK_V3,
+    "GlmMoeDsaForCausalLM": _GLM_DSA,
     "llama": _LLAMA,
     "qwen2moe": _QWEN2_MOE,
     "qwen3moe": _QWEN3_MOE_FILE,
@@ -94,6 +101,8 @@ ROWS: Mapping[str, Row] = {
     "gemma": _GEMMA,
     "gemma2": _GEMMA2,
     "gemma3": _GEMMA3,
+    "deepseek2": _DEEPSEEK_V2,
+    "glm-dsa": _GLM_DSA,
 }
 
 

@@ -32,6 +32,7 @@ class Builder:
         self.weights: dict[str, Weight] = {}
         self.groups: dict[str, KVGroup] = {}
         self.exports: list[str] = []
+        self.spare: list[str] = []
         for header, shape in HEADER_BUFFERS.items():
             self.buffers[header] = Buffer(header, shape, "i32", "header")
 
@@ -46,9 +47,10 @@ class Builder:
         prep: tuple[tuple[Scalar, ...], ...] = (),
         plain: bool = False,
         others: tuple[str, ...] = (),
+        floats: bool = False,
     ) -> str:
         """Declares a weight (once; the same declaration again is the same weight, as for tied embeddings)."""
-        weight = Weight(name, shape, {"hf": hf, "gguf": gguf}, prep, plain, others)
+        weight = Weight(name, shape, {"hf": hf, "gguf": gguf}, prep, plain, others, floats)
         if self.weights.setdefault(name, weight) != weight:
             raise ConfigError(f"{self.name}: weight {name} is declared twice with different shapes or sources")
         return name
@@ -84,6 +86,7 @@ class Builder:
             dict(self.weights),
             tuple(self.groups.values()),
             tuple(self.exports),
+            spare=tuple(self.spare),
         )
 
     # ---- operators

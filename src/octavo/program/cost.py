@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octavo.errors import EngineError
-from octavo.program import experts
+from octavo.program import experts, latent
 from octavo.program.ir import Op, Program
 from octavo.program.rules import Cost, Rule, elements, entry_bytes, integer, stored_bytes, weights_once
 from octavo.types import StepShape
@@ -49,12 +49,12 @@ def op_cost(program: Program, op: Op, shape: StepShape) -> Cost:
 def op_product(program: Program, op: Op) -> tuple[str, int]:
     """What the matrix products of an operator are made of (f32, bf16, int8), and how many for one multiply-add."""
     for leaf in op.parts or (op,):
-        if leaf.kind in ("linear", "expert_linear"):
+        if leaf.kind in ("linear", "expert_linear", "head_linear"):
             held = {program.weights[name].kind for name in leaf.weights[:1]}
             return (
                 _PRODUCTS["f32"] if held == {"f32"} else _PRODUCTS.get(program.buffers[leaf.ins[0]].dtype, ("bf16", 1))
             )
-        if leaf.kind == "attention":
+        if leaf.kind in ("attention", "latent_attention", "index_topk"):
             return _PRODUCTS["f32" if program.stage in ("plain", "bound") else "bf16"]
     return _PRODUCTS["f32"]
 
@@ -137,4 +137,5 @@ _RULES: Mapping[str, Rule] = {
     **experts.COSTS,
     **dict.fromkeys(("take", "norm", "add", "concat", "glu", "act", "cap", "pool"), weights_once),
     **dict.fromkeys(("quantize", "rope_angles", "rope"), weights_once),
+    **latent.COSTS,
 }

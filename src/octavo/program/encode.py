@@ -14,13 +14,14 @@ import struct
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from octavo.errors import UnsupportedError
-from octavo.program import experts
+from octavo.program import experts, latent
 from octavo.program.arena import Arena, place, rows_of, width_of
 from octavo.program.ir import Buffer, Op, Program
-from octavo.program.rules import Numbers, integer, number
+from octavo.program.rules import CACHES, Numbers, integer, number
+from octavo.types import CacheTensor
 
 MAGIC, VERSION = 0x4F435456, 2
 HEADER_IDS = {
@@ -36,6 +37,7 @@ CAP = 3  # among the activations
 RULES = {"rms": 0, "layer": 1, "l2": 2}
 POOLS = {"last": 0, "mean": 1, "cls": 2}
 CACHE_DTYPES = {"bf16": 0, "i8": 1}
+LAYOUTS = {"values": 0, "keys": 1, "rows": 2}
 PAGE_TOKENS = 16  # of the caches' layout: a block holds whole pages
 LANES = 16  # rows of V are padded to whole vectors, and K with them
 
@@ -43,28 +45,31 @@ ROW_OPS = (
     *("embed", "norm", "fused.norm", "add", "concat", "glu", "act", "fused.act", "cap"),
     *("quantize", "rope_angles", "rope", "kv_write"),
     *experts.ROW_OPS,
+    *latent.ROW_OPS,
 )
 CHOOSING_OPS = ("take", "combine")  # write by rows, read any
 
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """How one cache tensor is laid out: native/ops.h, CacheView."""
+    """How one cache tensor is laid out: native/cache.h; rows: native/latent.h, kv_heads is then the scales of one."""
 
     group: int
     kv_heads: int
     d: int
-    keys: bool
+    layout: Literal["values", "keys", "rows"]
     dtype: str
 
     @property
     def page_bytes(self) -> int:
-        """Of 16 tokens of one KV head."""
+        """Of 16 tokens of one KV head, or 16 rows."""
+        if self.layout == "rows":
+            return PAGE_TOKENS * (self.d + 4 * self.kv_heads if self.dtype == "i8" else self.d * 2)
         padded_d = -(-self.d // LANES) * LANES
         return PAGE_TOKENS * (padded_d + 4 if self.dtype == "i8" else padded_d * 2)
 
     def block_bytes(self, block_tokens: int) -> int:
-        return block_tokens // PAGE_TOKENS * self.kv_heads * self.page_bytes
+        return block_tokens // PAGE_TOKENS * (1 if self.layout == "rows" else self.kv_heads) * self.page_bytes
 
 
 def cache_shapes(program: Program) -> dict[str, CacheShape]:
@@ -72,6 +77,9 @@ def cache_shapes(program: Program) -> dict[str, CacheShape]:
     tensors = {tensor.name: tensor for group in program.groups for tensor in group.tensors}
     shapes: dict[str, CacheShape] = {}
     for op in program.ops:
+        if op.kind == "latent_write":
+            tensor = tensors[str(op.attrs["cache"])]
+            shapes[tensor.name] = _rows(program, tensor, integer(op, "group"))
         if "cache_k" not in op.attrs:
             continue
         kv_heads = integer(op, "kv_heads")
@@ -82,10 +90,15 @@ def cache_shapes(program: Program) -> dict[str, CacheShape]:
                 raise UnsupportedError(
                     f"{tensor.name}: a cache of {kv_heads} heads, {tensor.elements} x {tensor.dtype}"
                 )
-            shapes[tensor.name] = CacheShape(
-                program.cache_group[tensor.name], kv_heads, d, attr == "cache_k", tensor.dtype
-            )
+            layout: Literal["keys", "values"] = "keys" if attr == "cache_k" else "values"
+            shapes[tensor.name] = CacheShape(program.cache_group[tensor.name], kv_heads, d, layout, tensor.dtype)
     return shapes
+
+
+def _rows(program: Program, tensor: CacheTensor, group: int) -> CacheShape:
+    if group % LANES or tensor.dtype not in CACHE_DTYPES:
+        raise UnsupportedError(f"{tensor.name}: rows of {tensor.elements} x {tensor.dtype}, {group} to a scale")
+    return CacheShape(program.cache_group[tensor.name], tensor.elements // group, tensor.elements, "rows", tensor.dtype)
 
 
 def encode(program: Program) -> bytes:
@@ -149,7 +162,7 @@ class _Ids:
 
 def _put_cache(words: _Words, name: str, shape: CacheShape) -> None:
     words.text(name)
-    words.put(shape.group, shape.kv_heads, shape.d, int(shape.keys), CACHE_DTYPES[shape.dtype])
+    words.put(shape.group, shape.kv_heads, shape.d, LAYOUTS[shape.layout], CACHE_DTYPES[shape.dtype])
 
 
 def _put_buffer(words: _Words, buffer: Buffer, arena: Arena, written: bool) -> None:
@@ -168,7 +181,7 @@ def _put_op(words: _Words, op: Op, ids: _Ids, barrier: bool) -> None:
     words.put(int(barrier))
     for names, known in ((op.ins, ids.buffers), (op.outs, ids.buffers), (op.weights, ids.weights)):
         words.list([known[name] for name in names if name in known])
-    words.list([ids.caches[str(op.attrs[name])] for name in ("cache_k", "cache_v") if name in op.attrs])
+    words.list([ids.caches[str(op.attrs[name])] for name in CACHES if name in op.attrs])
     ints, floats = NUMBERS[op.kind](op) if op.kind in NUMBERS else ([], [])
     words.list(ints)
     words.floats(floats)
@@ -226,6 +239,7 @@ NUMBERS: Mapping[str, Numbers] = {
     "cap": _cap,
     "pool": _pool,
     **experts.NUMBERS,
+    **latent.NUMBERS,
 }
 
 
@@ -260,5 +274,6 @@ def _accesses(program: Program, arena: Arena, op: Op, number: int) -> Iterator[t
             by_rows = op.kind in ROW_OPS or (op.kind in CHOOSING_OPS and writes)
             split: object = (rows_of(buffer), at.ld, buffer.dtype) if by_rows else (number, writes)
             yield at.region, writes, split
-    if "cache_k" in op.attrs:
-        yield "caches", op.kind == "kv_write", number if op.kind != "kv_write" else "rows"
+    if any(name in op.attrs for name in CACHES):
+        writes = op.kind in ("kv_write", "latent_write")
+        yield "caches", writes, "rows" if writes else number

@@ -57,11 +57,14 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A tensor of the checkpoint. sources: format ("hf", "gguf") -> name in the file. prep: row-wise steps, as data:
-    ("unpermute_rope", heads): rows of each head stand in interleaved rotary order; bring them to half-split order.
+    """A tensor of the checkpoint. sources: format ("hf", "gguf") -> name in the file. prep: steps, as data:
+    ("unpermute_rope", heads[, rotary]): the (first) rows of each head stand in interleaved rotary order; bring them to
+    half-split order. ("head_rows", heads, begin, end): these rows of each head alone. ("flatten_heads",): [heads, m, n]
+    as [heads m, n]. ("transpose_heads", heads): the matrix of each head turned. Further ones: weights/prepare.py.
 
     others: further names in "hf", of other generations of files. "{e}" in a name: a stack (weights/stack.py).
     plain: held as f32, row after row, whatever the file has: routers, gates, the experts' biases.
+    floats: held as bf16 where the file has integers.
     kind: what it is held as in memory ("f32", "bf16", "i8", "u4"); None until lowering binds it.
     """
 
@@ -71,6 +74,7 @@ class Weight:
     prep: tuple[tuple[Scalar, ...], ...] = ()
     plain: bool = False
     others: tuple[str, ...] = ()
+    floats: bool = False
     kind: str | None = None
     stored_bytes: int | None = None  # bytes in memory, known once bound; else the cost rules assume bf16
 
@@ -89,7 +93,10 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """ops in a topological order; buffers and weights by name; groups: where the caches hang; exports: by name."""
+    """ops in a topological order; buffers and weights by name; groups: where the caches hang; exports: by name.
+
+    spare: beginnings of names of tensors that a checkpoint may hold and this program does not use.
+    """
 
     name: str
     ops: tuple[Op, ...]
@@ -98,6 +105,7 @@ class Program:
     groups: tuple[KVGroup, ...]
     exports: tuple[str, ...]
     stage: Literal["plain", "bound", "quantized", "fused"] = "plain"
+    spare: tuple[str, ...] = ()
 
     @property
     def cache_group(self) -> dict[str, int]:

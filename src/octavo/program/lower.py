@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Literal
 
 from octavo.errors import ConfigError, EngineError
+from octavo.program.builder import fixed_width
 from octavo.program.ir import Buffer, DType, Op, Program, Scalar
+from octavo.program.rules import integer
 from octavo.types import CacheTensor
 
 CacheDType = Literal["f32", "bf16", "i8"]
@@ -22,7 +24,7 @@ CacheDType = Literal["f32", "bf16", "i8"]
 # with a scale per row, or per 32 columns. Integers need i8 or u4 weights; bf16 weights keep bf16.
 ACTIVATION_KINDS = ("bf16", "i15", "i8g32", "i15g32")
 INTEGER_WEIGHTS = ("i8", "u4")
-LINEARS = ("linear", "expert_linear")  # operators whose first input is quantized before them
+LINEARS = ("linear", "expert_linear", "head_linear")  # operators whose first input is quantized before them
 
 
 def lower(
@@ -112,11 +114,12 @@ def activation_kinds(programs: Iterable[Program]) -> str:
 
 
 def store_caches(program: Program, dtype: CacheDType) -> Program:
-    """The same program with every cache tensor stored as `dtype`. i8: with one f32 scale a token and KV head."""
-    heads = {str(op.attrs[name]): cast(int, op.attrs["kv_heads"]) for op in program.ops for name in _caches_of(op)}
+    """The same program with every cache tensor stored as `dtype`. i8: with one f32 scale a token and KV head, or a
+    token and group of dims of a latent."""
+    scales = {name: count for op in program.ops for name, count in _scales_of(program, op).items()}
 
     def stored(tensor: CacheTensor) -> CacheTensor:
-        return CacheTensor(tensor.name, tensor.elements, dtype, heads[tensor.name] if dtype == "i8" else 0)
+        return CacheTensor(tensor.name, tensor.elements, dtype, scales[tensor.name] if dtype == "i8" else 0)
 
     groups = tuple(replace(group, tensors=tuple(map(stored, group.tensors))) for group in program.groups)
     buffers = {
@@ -126,9 +129,12 @@ def store_caches(program: Program, dtype: CacheDType) -> Program:
     return replace(program, groups=groups, buffers=buffers)
 
 
-def _caches_of(op: Op) -> tuple[str, ...]:
-    """Names of the attributes that name caches."""
-    return tuple(name for name in ("cache_k", "cache_v") if name in op.attrs)
+def _scales_of(program: Program, op: Op) -> dict[str, int]:
+    """Scales a token of the caches that an operator writes, were they i8."""
+    if op.kind == "latent_write":
+        name = str(op.attrs["cache"])
+        return {name: fixed_width(program.buffers[name]) // integer(op, "group")}
+    return {str(op.attrs[name]): integer(op, "kv_heads") for name in ("cache_k", "cache_v") if name in op.attrs}
 
 
 def fuse(program: Program) -> Program:
@@ -209,6 +215,10 @@ def _act(graph: _Graph, op: Op) -> _Match | None:
 
 def _attention(graph: _Graph, op: Op) -> _Match | None:
     """attention, quantize; integers only where heads are whole blocks with scales of their own."""
+    if op.kind == "quantize" and op.attrs["kind"] == "bf16":
+        latent = graph.only(op.ins[0], "latent_attention")
+        if latent is not None:
+            return _join("fused.latent_attention", (latent, op), latent.ins, latent.attrs, op)
     attention = graph.only(op.ins[0], "attention") if op.kind == "quantize" else None
     if attention is not None and op.attrs["kind"] != "bf16":
         width, heads = graph.buffers[op.ins[0]].shape[-1], attention.attrs["heads"]

@@ -13,6 +13,7 @@ from octavo.errors import EngineError
 from octavo.program.ir import Op, Program, Weight
 from octavo.types import StepShape
 
+CACHES = ("cache_k", "cache_v", "cache")  # attributes that name caches
 # Bytes per element of a matrix whose size in memory is not known; scales of i8 and u4 at group 32 with f16 pairs.
 _ASSUMED = {"f32": 4.0, "bf16": 2.0, "i8": 1.125, "u4": 0.625, None: 2.0}
 
@@ -67,8 +68,8 @@ def elements(program: Program, name: str, shape: StepShape, hidden: Mapping[str,
 
 
 def entry_bytes(program: Program, op: Op) -> int:
-    """Bytes that one token has in the two caches of an operator; 0 for one without."""
-    names = {op.attrs.get("cache_k"), op.attrs.get("cache_v")}
+    """Bytes that one token has in the caches of an operator; 0 for one without."""
+    names = {op.attrs.get(name) for name in CACHES}
     return sum(tensor.bytes for group in program.groups for tensor in group.tensors if tensor.name in names)
 
 

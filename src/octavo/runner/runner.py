@@ -35,7 +35,7 @@ from octavo.types import KVGroup, digest
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 from octavo.weights.fetch import cache_home, resolve
 from octavo.weights.kinds import Tensor
-from octavo.weights.match import match
+from octavo.weights.match import match, set_aside
 from octavo.weights.stored import OnDisk, read_ahead
 
 TARGET = "target"
@@ -159,7 +159,7 @@ class Runner:
             weights_bytes=source.stored_bytes,
             kv_bytes_per_token=demand.block_bytes // config.block_tokens,
             load_seconds=time.monotonic() - begun,
-            notes=(*model.warnings, *checkpoint.notes, *session.notes),
+            notes=(*model.warnings, *checkpoint.notes, *source.notes, *session.notes),
             programs=programs,
         )
         return cls(session, loaded, drafter, config.plans_outstanding)
@@ -260,7 +260,10 @@ class WeightSource:
             if tensor is not None:
                 self._own[name] = tensor
         rest = {name: weight for name, weight in self._weights.items() if name not in self._own}
-        self._sources = match(rest, checkpoint)
+        spare = [prefix for program in programs.values() for prefix in program.spare]
+        self._sources = match(rest, checkpoint, spare)
+        aside = set_aside(checkpoint, spare)
+        self.notes = [f"{len(aside)} tensors of draft layers are not used: {aside[0]} and its like"] if aside else []
         sizes = {
             name: checkpoint.stored_bytes(source, self._kind(name), self._weights[name].prep)
             for name, source in self._sources.items()
@@ -287,7 +290,7 @@ class WeightSource:
         return self._stream(progress)
 
     def _kind(self, name: str) -> str:
-        return "f32" if self._weights[name].plain else self._checkpoint.kind_of(self._sources[name])
+        return self._checkpoint.kind_for(self._weights[name], self._sources[name])
 
     def _one(self, name: str) -> Tensor | OnDisk:
         own = self._own.get(name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from octavo.errors import BadFileError, MissingFileError, PolicyError
-from octavo.program.ir import Scalar
+from octavo.program.ir import Scalar, Weight
 from octavo.types import digest
 from octavo.weights.catalogue import MappedFile, TensorHeader, quoted
 from octavo.weights.gguf import parse_gguf
@@ -101,8 +101,15 @@ class Checkpoint:
             return "f32"
         return scheme.kind
 
+    def kind_for(self, weight: Weight, name: str) -> str:
+        """What a weight is held as whose source is this tensor."""
+        kind = "f32" if weight.plain else self.kind_of(name)
+        if weight.floats and kind not in ("f32", "bf16"):
+            return self._matrices
+        return kind
+
     def stored_bytes(self, name: str, kind: str = "", prep: tuple[tuple[Scalar, ...], ...] = ()) -> int:
-        """Bytes that the weight will take in memory, as `kind` where it is not what the scheme says."""
+        """Bytes that the tensor will take in memory once prepared, as `kind` where it is not what the scheme says."""
         header, scheme = self._header(name)
         return scheme.bytes_as(kind or self.kind_of(name), prepared_shape(header.shape, prep))
 
@@ -110,7 +117,7 @@ class Checkpoint:
         return self._place(name).header.nbytes
 
     def stored(self, name: str, prep: tuple[tuple[Scalar, ...], ...] = (), *, kind: str = "") -> Stored | Stack:
-        """kind: f32, where it is not what the scheme says."""
+        """kind: f32 or bf16, where it is not what the scheme says."""
         place, kind = self._place(name), kind or self.kind_of(name)
         header, scheme = self._header(place.names[0])
         if len(place.names) > 1 or (EXPERT in name and not len(header.shape) > 2):

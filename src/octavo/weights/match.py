@@ -35,8 +35,8 @@ FIELDS = {
 }
 
 
-def match(weights: Mapping[str, Weight], checkpoint: Checkpoint) -> dict[str, str]:
-    """Weight name -> name of its tensor in the checkpoint, in the program's order."""
+def match(weights: Mapping[str, Weight], checkpoint: Checkpoint, spare: Iterable[str] = ()) -> dict[str, str]:
+    """Weight name -> name of its tensor in the checkpoint, in the program's order. spare: Program.spare."""
     found: dict[str, str] = {}
     missing: list[str] = []
     used: set[str] = set()
@@ -58,11 +58,16 @@ def match(weights: Mapping[str, Weight], checkpoint: Checkpoint) -> dict[str, st
         what = f"{checkpoint.path}: lacks {_names(missing)}"
         raise BadFileError(what, code="missing_tensors", param=missing[0])
     extra = sorted(checkpoint.headers.keys() - used)
-    unknown = [name for name in extra if not _expected(name, checkpoint.format)]
+    unknown = [name for name in extra if not _expected(name, checkpoint.format) and not name.startswith((*spare,))]
     if unknown:
         what = f"{checkpoint.path}: holds {_names(unknown)}, which this architecture does not use"
         raise BadFileError(what, code="unknown_tensors", param=unknown[0])
     return found
+
+
+def set_aside(checkpoint: Checkpoint, spare: Iterable[str]) -> list[str]:
+    """Names of tensors that are there and that no program uses."""
+    return sorted(name for name in checkpoint.headers if name.startswith((*spare,)))
 
 
 def _expected(name: str, file_format: str) -> bool:

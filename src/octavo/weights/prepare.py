@@ -24,17 +24,48 @@ def prepare(tensor: Tensor, prep: tuple[tuple[Scalar, ...], ...]) -> Tensor:
     return tensor
 
 
-def unpermute_rope(tensor: Tensor, heads: int) -> Tensor:
-    """Rows (x0, y0, x1, y1, ...) of each head become (x0, x1, ..., y0, y1, ...): interleaved to half-split pairs."""
+def unpermute_rope(tensor: Tensor, heads: int, rotary: int = 0) -> Tensor:
+    """Rows (x0, y0, x1, y1, ...) of each head become (x0, x1, ..., y0, y1, ...): interleaved to half-split pairs.
+
+    rotary: of the first so many rows of each head; 0: of all.
+    """
     count = tensor.shape[0]
     if heads < 1 or count % (2 * heads):
         raise ConfigError(f"{count} rows are not {heads} heads of pairs", param="num_attention_heads")
+    turned = rotary or count // heads
 
     def move(array: Any) -> Any:
-        pairs = array.reshape(heads, count // heads // 2, 2, *array.shape[1:])
-        return pairs.swapaxes(1, 2).reshape(array.shape)
+        by_head = array.reshape(heads, count // heads, *array.shape[1:])
+        pairs = by_head[:, :turned].reshape(heads, turned // 2, 2, *array.shape[1:])
+        moved = pairs.swapaxes(1, 2).reshape(heads, turned, *array.shape[1:])
+        return np.concatenate((moved, by_head[:, turned:]), axis=1).reshape(array.shape)
 
     return tensor.moved(move)
+
+
+def head_rows(tensor: Tensor, heads: int, begin: int, end: int) -> Tensor:
+    """Rows [begin, end) of each head."""
+    shape = _head_rows_shape(tensor.shape, heads, begin, end)
+
+    def move(array: Any) -> Any:
+        by_head = array.reshape(heads, array.shape[0] // heads, *array.shape[1:])
+        return by_head[:, begin:end].reshape(shape[0], *array.shape[1:])
+
+    return replace(tensor.moved(move), shape=shape)
+
+
+def flatten_heads(tensor: Tensor) -> Tensor:
+    """[heads, m, n] becomes [heads m, n]."""
+    shape = _flat_shape(tensor.shape)
+    return replace(tensor.moved(lambda array: array.reshape(shape[0], array.shape[-1])), shape=shape)
+
+
+def transpose_heads(tensor: Tensor, heads: int) -> Tensor:
+    """[heads m, n] of floats becomes [heads n, m]: the matrix of each head turned."""
+    _check_floats(tensor, "transpose_heads")
+    shape = _turned_shape(tensor.shape, heads)
+    by_head = tensor.data.reshape(heads, tensor.shape[0] // heads, tensor.shape[1])
+    return replace(tensor, data=np.ascontiguousarray(by_head.swapaxes(1, 2)).reshape(shape), shape=shape)
 
 
 def rows(tensor: Tensor, begin: int, step: int, count: int) -> Tensor:
@@ -81,6 +112,8 @@ def prepared_shape(shape: tuple[int, ...], prep: tuple[tuple[Scalar, ...], ...])
             shape = (*shape[:-2], shape[-1], shape[-2])
         elif name == "row":
             shape = (1, prod(shape))
+        elif name in HEAD_SHAPES:
+            shape = HEAD_SHAPES[name](shape, *arguments)
         elif name in ("rows", "columns"):
             axis = len(shape) - 1 if name == "columns" else max(len(shape) - 2, 0)
             begin, step, count = (cast(int, argument) for argument in arguments)
@@ -90,13 +123,37 @@ def prepared_shape(shape: tuple[int, ...], prep: tuple[tuple[Scalar, ...], ...])
 
 def by_rows(prep: tuple[tuple[Scalar, ...], ...]) -> bool:
     """Whether whole rows of the file become whole rows."""
-    return not {"columns", "transpose", "row"} & {name for name, *_ in prep}
+    return not {"columns", "transpose", "row", "flatten_heads", "transpose_heads"} & {name for name, *_ in prep}
 
 
+def _head_rows_shape(shape: tuple[int, ...], heads: int, begin: int, end: int) -> tuple[int, ...]:
+    if heads < 1 or shape[0] % heads or end > shape[0] // heads:
+        raise ConfigError(f"{shape[0]} rows are not {heads} heads of at least {end}", param="num_attention_heads")
+    return (heads * (end - begin), *shape[1:])
+
+
+def _flat_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (shape[0] * shape[1], shape[2]) if len(shape) == 3 else shape
+
+
+def _turned_shape(shape: tuple[int, ...], heads: int) -> tuple[int, ...]:
+    if len(shape) != 2 or shape[0] % heads:
+        raise ConfigError(f"{list(shape)} is not {heads} matrices", param="num_attention_heads")
+    return (heads * shape[1], shape[0] // heads)
+
+
+HEAD_SHAPES: dict[Scalar, Callable[..., tuple[int, ...]]] = {
+    "head_rows": _head_rows_shape,
+    "flatten_heads": _flat_shape,
+    "transpose_heads": _turned_shape,
+}
 STEPS: dict[Scalar, Callable[..., Tensor]] = {
     "unpermute_rope": unpermute_rope,
     "rows": rows,
     "columns": columns,
     "transpose": transpose,
     "row": row,
+    "head_rows": head_rows,
+    "flatten_heads": flatten_heads,
+    "transpose_heads": transpose_heads,
 }

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from octavo.backends.reference import experts
+from octavo.backends.reference import experts, latent
 from octavo.backends.reference.step import Pages, Step
 from octavo.program.ir import Op
 
@@ -203,23 +203,27 @@ def _attr(op: Op, name: str) -> Any:
     return op.attrs[name]
 
 
-OPERATORS: dict[str, Function] = {
-    function.__name__: function
-    for function in (
-        embed,
-        take,
-        norm,
-        linear,
-        add,
-        concat,
-        glu,
-        act,
-        cap,
-        pool,
-        quantize,
-        rope_angles,
-        rope,
-        kv_write,
-        attention,
-    )
-} | experts.OPERATORS
+OPERATORS: dict[str, Function] = (
+    {
+        function.__name__: function
+        for function in (
+            embed,
+            take,
+            norm,
+            linear,
+            add,
+            concat,
+            glu,
+            act,
+            cap,
+            pool,
+            quantize,
+            rope_angles,
+            rope,
+            kv_write,
+            attention,
+        )
+    }
+    | experts.OPERATORS
+    | latent.OPERATORS
+)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from octavo import _native
 from octavo.weights.kinds import SUPER_GROUP, Kind, Tensor, dequantize
 
 
@@ -28,9 +29,11 @@ class Scheme:
     widen: Callable[[Any, tuple[int, ...]], Tensor] | None = None
 
     def read(self, raw: Any, shape: tuple[int, ...], kind: str) -> Tensor:
-        """The tensor as `kind`: this scheme's own kind, or f32."""
+        """The tensor as `kind`: this scheme's own kind, f32, or bf16 rounded from that."""
         if kind == self.kind:
             return self.unpack(raw, shape)
+        if kind == "bf16":
+            return rounded(dequantize(self.unpack(raw, shape)))
         if self.widen is not None:
             return self.widen(raw, shape)
         return Tensor("f32", shape, dequantize(self.unpack(raw, shape)))
@@ -38,7 +41,16 @@ class Scheme:
     def bytes_as(self, kind: str, shape: tuple[int, ...]) -> int:
         """Bytes of a tensor of this shape once read as `kind`."""
         elements = prod(shape)
-        return elements // self.block * self.kind_bytes if kind == self.kind else 4 * elements
+        if kind != self.kind:
+            return (2 if kind == "bf16" else 4) * elements
+        return elements // self.block * self.kind_bytes
+
+
+def rounded(values: Any) -> Tensor:
+    """float32 as bf16, to nearest even."""
+    data = np.empty(values.shape, np.uint16)
+    _native.unpack_blocks("F32", values.reshape(-1).view(np.uint8), data)
+    return Tensor("bf16", values.shape, data)
 
 
 def aligned(raw: Any, dtype: Any) -> Any:
