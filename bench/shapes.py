@@ -1,6 +1,6 @@
 """Writes a checkpoint of a public model's shape with random weights, for measuring only: its answers mean nothing.
 
-    python bench/shapes.py qwen3-0.6b|llama-3.2-1b|llama-3.1-8b OUT.gguf [--type Q4_0|Q4_1|Q8_0|BF16|MXFP4]
+    python bench/shapes.py qwen3-0.6b|llama-3.2-1b|llama-3.1-8b|gemma-3-1b OUT.gguf [--type Q4_0|Q4_1|Q8_0|BF16|MXFP4]
     python bench/shapes.py qwen3-30b-a3b|gpt-oss-20b OUT.gguf --layers 4    (the first layers alone)
     python bench/shapes.py qwen3-0.6b OUT_FOLDER                  (config.json and safetensors, BF16)
 
@@ -37,7 +37,7 @@ LOW, HIGH, TRAINED = 1.0, 4.0, 8192
 @dataclass(frozen=True)
 class Shape:
     """rope_factor: of Llama 3's rotary scaling; 0 without. tied: the head is the embedding. experts: of each layer, of
-    which a row takes `used`; inner is the width of one."""
+    which a row takes `used`; inner is the width of one. window: of local layers."""
 
     family: str
     layers: int
@@ -54,6 +54,7 @@ class Shape:
     rope_factor: float = 0.0
     experts: int = 0
     used: int = 0
+    window: int = 0
 
 
 KINDS = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "BF16": 32, "MXFP4": 38}  # -> general.file_type
@@ -61,6 +62,7 @@ SHAPES = {
     "qwen3-0.6b": Shape("qwen3", 28, 1024, 3072, 16, 8, 128, 151936, 40960, 1e6, 1e-6, True),
     "llama-3.2-1b": Shape("llama", 16, 2048, 8192, 32, 8, 64, 128256, 131072, 5e5, 1e-5, True, 32.0),
     "llama-3.1-8b": Shape("llama", 32, 4096, 14336, 32, 8, 128, 128256, 131072, 5e5, 1e-5, False, 8.0),
+    "gemma-3-1b": Shape("gemma3", 26, 1152, 6912, 4, 1, 256, 262144, 32768, 1e6, 1e-6, True, window=512),
     "qwen3-30b-a3b": Shape("qwen3moe", 48, 2048, 768, 32, 4, 128, 151936, 40960, 1e6, 1e-6, False, 0.0, 128, 8),
     "gpt-oss-20b": Shape("gpt-oss", 24, 2880, 2880, 64, 8, 64, 201088, 131072, 1.5e5, 1e-5, False, 0.0, 32, 4),
 }
@@ -91,10 +93,13 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...], float]]:
             yield at + "attn_sinks.weight", (shape.heads,), 1.0
             for name, length in (("attn_q", q), ("attn_k", kv), ("attn_v", kv), ("attn_output", d)):
                 yield f"{at}{name}.bias", (length,), 0.1
-        if shape.family in ("qwen3", "qwen3moe"):
+        if shape.family in ("qwen3", "qwen3moe", "gemma3"):
             yield at + "attn_q_norm.weight", (shape.head,), 0.0
             yield at + "attn_k_norm.weight", (shape.head,), 0.0
         yield at + "attn_output.weight", (d, q), quiet * q**-0.5
+        if shape.family == "gemma3":
+            yield at + "post_attention_norm.weight", (d,), 0.0
+            yield at + "post_ffw_norm.weight", (d,), 0.0
         yield at + ("post_attention_norm.weight" if oss else "ffn_norm.weight"), (d,), 0.0
         stack: tuple[int, ...] = (shape.experts,) if shape.experts else ()
         end = "_exps" if shape.experts else ""
@@ -195,6 +200,8 @@ def write_gguf(shape: Shape, kind: str, path: Path, metadata: Mapping[str, Any])
     writer.add_rope_dimension_count(shape.head)
     writer.add_rope_freq_base(shape.theta)
     writer.add_layer_norm_rms_eps(shape.eps)
+    if shape.window:
+        writer.add_sliding_window(shape.window)
     writer.add_vocab_size(shape.vocabulary)
     writer.add_file_type(KINDS[kind])
     if shape.experts:
@@ -321,7 +328,7 @@ def main() -> None:
     source = open_checkpoint(resolve(args.tokenizer))
     if args.out.suffix == ".gguf":
         write_gguf(shape, args.type or "Q4_0", args.out, source.tokenizer)
-    elif args.type in (None, "BF16") and not shape.experts:
+    elif args.type in (None, "BF16") and not shape.experts and not shape.window:
         write_safetensors(shape, args.out, source.tokenizer)
     else:
         parser.error("safetensors are written as BF16, and without experts")

@@ -90,11 +90,12 @@ class Stepper:
                 self.tables += [slot, group, 0, blocks, *mine]
 
     def step(self, *runs: Run, copies=()) -> np.ndarray:
-        """Logits [R, V] of one step, copied."""
+        """Logits [R, V] of one step, or what else the program exports, copied."""
         words = header(list(runs), self.tables, list(copies))
         self.tables = []
         self.session.run("main", words)
-        return self.session.view("logits").copy()
+        exports = self.program.exports
+        return self.session.view("logits" if "logits" in exports else exports[0]).copy()
 
     def prompt(self, tokens, *, slot=0, chunk=None) -> np.ndarray:
         """Logits of every token, computed in chunks."""

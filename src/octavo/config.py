@@ -11,6 +11,12 @@ MAX_COUNT = 2**30  # stays far inside an int32
 MAX_THREADS = 1024
 MAX_PLANS = 64  # each has a header of its own
 KVDType = Literal["auto", "bf16", "i8"]
+CHOICES = {
+    "kv_dtype": get_args(KVDType),
+    "packed_cache": ("off", "on"),
+    "task": ("auto", "generate", "embed"),
+    "pooling": ("auto", "last", "mean", "cls"),
+}
 COUNTS = (
     "threads",
     "max_num_seqs",
@@ -31,6 +37,8 @@ class EngineConfig:
 
     kv_memory in bytes. num_blocks overrides kv_memory. plans_outstanding: steps planned before the first commits.
     packed_cache: on keeps the native executor's packed weights on disk; the next load maps them.
+    task: auto embeds with encoders and generates with all others. pooling: which rows an embedding is made of; auto:
+    what the checkpoint states, else the mean of an encoder's, the last of a decoder's. normalize: to length 1.
     Raises UsageError that names a limit out of its range.
     """
 
@@ -52,17 +60,19 @@ class EngineConfig:
     plans_outstanding: int = 1
     packed_cache: Literal["off", "on"] = "off"
     served_model_name: str | None = None
+    task: Literal["auto", "generate", "embed"] = "auto"
+    pooling: Literal["auto", "last", "mean", "cls"] = "auto"
+    normalize: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.enable_prefix_caching, bool):
-            wrong = self.enable_prefix_caching
-            raise UsageError(
-                f"enable_prefix_caching must be true or false, not {wrong!r}", param="enable_prefix_caching"
-            )
-        if self.kv_dtype not in get_args(KVDType):
-            raise UsageError(f"kv_dtype {self.kv_dtype!r} is not one of auto, bf16, i8", param="kv_dtype")
-        if self.packed_cache not in ("off", "on"):
-            raise UsageError(f"packed_cache {self.packed_cache!r} is not one of off, on", param="packed_cache")
+        for name in ("enable_prefix_caching", "normalize"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise UsageError(f"{name} must be true or false, not {value!r}", param=name)
+        for name, known in CHOICES.items():
+            value = getattr(self, name)
+            if value not in known:
+                raise UsageError(f"{name} {value!r} is not one of {', '.join(known)}", param=name)
         for name in (*COUNTS, "kv_memory"):
             value = getattr(self, name)
             if value is None:

@@ -180,7 +180,7 @@ class Request:
     """One sequence. n > 1 is n Requests, made by the engine, whose seeds derive from (seed, child).
 
     Caller: id, prompt_ids, params, eos_ids, tenant, salt, adapter, priority (lower runs first), arrival (seconds, any
-    origin). Scheduler alone: everything below the line.
+    origin), whole. Scheduler alone: everything below the line.
     """
 
     id: str
@@ -194,6 +194,7 @@ class Request:
     adapter: str = ""  # name and load generation, "" for none
     priority: int = 0
     arrival: float = 0.0
+    whole: bool = False  # computed in one step, from its first token on, or not at all
     # ---- filled by the scheduler alone
     max_total: int = 0  # prompt + output tokens at which the request ends with "length"
     output_ids: list[int] = field(default_factory=list)
@@ -212,6 +213,11 @@ class Request:
     def all_rows(self) -> bool:
         """Needs logits of every prompt row: takes no prefix hit."""
         return self.params.prompt_logprobs is not None
+
+    @property
+    def reuses(self) -> bool:
+        """Whether what others computed may stand for its first rows."""
+        return not self.all_rows and not self.whole
 
     @property
     def num_tokens(self) -> int:
@@ -322,6 +328,7 @@ class RowResult(msgspec.Struct, frozen=True, gc=False):
     logprobs: one per token in token_ids when asked for. prompt_logprobs: one per prompt row of this step when asked.
     finite: False when a needed logits row holds NaN or infinity: the request fails and its blocks leave the cache.
     draft_ids, draft_parents: what the drafter proposes for the next step (see Request).
+    embedding: of a model that embeds, of a row that ends its request: float32, little endian.
     """
 
     token_ids: tuple[int, ...] = ()
@@ -331,6 +338,7 @@ class RowResult(msgspec.Struct, frozen=True, gc=False):
     finite: bool = True
     draft_ids: tuple[int, ...] = ()
     draft_parents: tuple[int, ...] = ()
+    embedding: bytes = b""
 
 
 class StepResult(msgspec.Struct, frozen=True, gc=False):
@@ -349,3 +357,4 @@ class TokenDelta(msgspec.Struct, frozen=True, gc=False):
     stop_reason: int | str | None = None
     cached_tokens: int = 0
     computed: int = 0
+    embedding: bytes = b""

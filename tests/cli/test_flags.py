@@ -72,6 +72,8 @@ CHOICES = {
     "workload": ("mixed", "speeds", "mixed"),
     "activations": ("int", "bf16", "i8g32"),
     "packed-cache": ("on", "off", "on"),
+    "task": ("embed", "generate", "embed"),
+    "pooling": ("mean", "last", "cls"),
     "executor": ("native", "reference", "native"),
     "dtype": ("auto", "float32", "bfloat16"),
     "isa": ("avx2", "portable", "avx512"),

@@ -130,18 +130,39 @@ def shapes_of(program):
     return shapes
 
 
+ENCODER = {
+    "architectures": ["BertModel"],
+    "vocab_size": 211,
+    "hidden_size": 72,
+    "intermediate_size": 100,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "max_position_embeddings": 256,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "hidden_act": "gelu",
+}
+
+
+def write_encoder(folder, **fields):
+    return write({**ENCODER, **fields}, folder, "encoder")
+
+
 def write_family(name, folder):
+    return write(FAMILIES[name], folder, name)
+
+
+def write(config, folder, name):
     """A folder of safetensors: what the family's program names, matrices scaled so that logits spread."""
-    config = FAMILIES[name]
     rng = np.random.default_rng(sum(name.encode()))
     program = program_for(ModelConfig.from_mapping(config))
     tensors = {f"{prefix}enorm.weight": np.ones(8, np.float32) for prefix in program.spare if "model" in prefix}
-    for source, (shape, name) in shapes_of(program).items():
+    for source, (shape, weight) in shapes_of(program).items():
         values = rng.standard_normal(shape)
         if len(shape) == 1:
             values = 0.2 * values + (not source.endswith("bias"))
         else:
-            values *= 0.3 if name in ("embed", "positions") else 1.5 / shape[-1] ** 0.5
+            values *= 0.3 if weight in ("embed", "positions") else 1.5 / shape[-1] ** 0.5
         values = values.astype(np.float32)
         stacked = "{e}" in source
         for e, one in enumerate(values if stacked else (values,)):

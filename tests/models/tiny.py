@@ -243,7 +243,7 @@ def twin(member: str, rope: str = "default"):
     model = transformers.AutoModelForCausalLM.from_config(config, **EAGER).float().eval()
     with torch.no_grad():
         for weight_name, weight in model.named_parameters():
-            values = _values(weight_name, weight.shape)
+            values = as_values(weight_name, weight.shape)
             if name.startswith("Gemma"):  # offsets from 1, and an embedding that is scaled up
                 values = values - 1 if "norm" in weight_name else values / 4 if "embed" in weight_name else values
             weight.copy_(values)
@@ -254,7 +254,7 @@ def twin(member: str, rope: str = "default"):
     return model, {**mapping, "architectures": [type(model).__name__]}
 
 
-def _values(name: str, shape: torch.Size) -> torch.Tensor:
+def as_values(name: str, shape: torch.Size) -> torch.Tensor:
     noise = torch.randn(shape)
     if name.endswith("bias"):
         return noise * 0.5
@@ -275,7 +275,7 @@ def tensors_of(model, program) -> dict[str, Tensor]:
 
 
 def _tensor(weight, state, headers) -> Tensor:
-    for source in (weight.sources["hf"], *weight.others):
+    for source in (weight.sources["hf"], *weight.others, weight.sources["hf"].partition(".")[2]):
         place = Place((source,), headers[source]) if source in state else find_stack(headers, source)
         if place is not None:
             arrays = [np.ascontiguousarray(state[name]) for name in place.names]

@@ -44,6 +44,25 @@ def test_what_never_fits_is_refused_with_its_numbers(prompt, most, error, words)
     assert not machine.scheduler.has_work
 
 
+def test_whole_requests_are_one_row_or_wait():
+    """Never in chunks, never from the cache; one that no step could hold is refused with the numbers."""
+    machine = Machine(40, tokens=10)
+    with pytest.raises(CapacityError, match=r"11 tokens, is computed in one step, and a step has 10"):
+        machine.add(request("long", 11, max_tokens=0, whole=True))
+    for name, length in (("a", 6), ("b", 7), ("c", 3), ("d", 10)):
+        machine.add(request(name, length, max_tokens=0, whole=True))
+    seen = []
+    while machine.scheduler.has_work:
+        plan = machine.scheduler.schedule(0.0)
+        seen.append(rows(plan))
+        result = StepResult(plan.number, tuple(RowResult(embedding=b"v") for _ in plan.rows))
+        deltas = machine.scheduler.commit(plan, result)
+        assert [delta.embedding for delta in deltas] == [b"v"] * len(plan.rows)
+        assert all(row.num_logits == 0 for row in plan.rows)
+    assert seen == [[("a", 0, 6)], [("b", 0, 7), ("c", 0, 3)], [("d", 0, 10)]]
+    assert machine.stats.chunks == machine.stats.cached_tokens == 0
+
+
 @pytest.mark.parametrize(
     ("prompt", "most", "blocks", "total"),
     [

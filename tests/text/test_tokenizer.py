@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from text_toys import STRINGS, text_strategy
 from tokenizers import Tokenizer as Core
-from tokenizers import decoders
+from tokenizers import decoders, models, pre_tokenizers, processors
 
 from octavo.errors import BadFileError, MissingFileError, RequestError
 from octavo.text.tokenizer import Tokenizer
@@ -128,11 +128,28 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_an_unknown_decoder_is_named(byte_core, tmp_path):
     state = json.loads(byte_core.to_str())
-    state["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    state["decoder"] = {"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": True}
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(state))
-    with pytest.raises(BadFileError, match="WordPiece"):
+    with pytest.raises(BadFileError, match="CTC"):
         Tokenizer.from_files(path)
+
+
+def test_wordpiece(tmp_path):
+    """A piece that goes on with a word has a mark; words have none, and the first no space."""
+    words = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "the": 3, "hat": 4, "##ter": 5, "##s": 6, "é": 7}
+    core = Core(models.WordPiece(words, unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    core.decoder = decoders.WordPiece()
+    core.add_special_tokens(["[UNK]", "[CLS]", "[SEP]"])
+    core.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    core.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer.from_files(tmp_path / "tokenizer.json")
+    ids = tokenizer.encode("the hatters é", add_special=True)
+    assert ids == [1, 3, 4, 5, 6, 7, 2]
+    assert tokenizer.decode(ids) == "the hatters é"
 
 
 def test_other_threads_run_while_a_long_text_is_encoded(byte_tokenizer):

@@ -99,6 +99,14 @@ ENGINE_FLAGS: tuple[Flag, ...] = (
     Flag("enable-prefix-caching", "reuse the KV of equal prefixes", boolean, default=True),
     Flag("packed-cache", "keep packed weights on disk, for faster loads later", choices=("off", "on"), default="off"),
     Flag("plans-outstanding", "steps planned before the first commits", whole, default=1),
+    Flag("task", "auto: encoders embed, all others generate", choices=("auto", "generate", "embed"), default="auto"),
+    Flag(
+        "pooling",
+        "rows that an embedding is made of (default: what the checkpoint says)",
+        choices=("auto", "last", "mean", "cls"),
+        default="auto",
+    ),
+    Flag("normalize", "scale embeddings to length 1", boolean, default=True),
 )
 
 SAMPLING_FLAGS: tuple[Flag, ...] = (

@@ -53,6 +53,8 @@ class InputReader:
         """Raises RequestError, ContextLengthError, CapacityError: nothing that passes can never run."""
         if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > MAX_PRIORITY:
             raise RequestError(f"priority must be a whole number up to {MAX_PRIORITY}", param="priority")
+        if self._info.task != "generate":
+            raise RequestError("this model embeds, it does not generate text", param="prompt")
         text, ids = self.encode(prompt)
         _check_params(params, self._info.vocab_size)
         self._info.check(len(ids), params.max_tokens)
@@ -76,6 +78,16 @@ class InputReader:
                 )
             )
         return Prepared(request_id, text, tuple(requests))
+
+    def prepare_embedding(self, prompt: Prompt, request_id: str, *, tenant: str = "", priority: int = 0) -> Prepared:
+        """Raises RequestError, ContextLengthError, CapacityError, as `prepare` does."""
+        if self._info.task != "embed":
+            raise RequestError("this model generates: load it with task embed", param="task")
+        text, ids = self.encode(prompt)
+        self._info.check(len(ids), 0)
+        params, whole = SamplingParams(max_tokens=0), self._info.step_tokens > 0
+        request = Request(id=request_id, prompt_ids=ids, params=params, tenant=tenant, priority=priority, whole=whole)
+        return Prepared(request_id, text, (request,))
 
     def encode(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
         """(text, ids). Text may hold special tokens; it gets exactly one BOS where the model wants one."""

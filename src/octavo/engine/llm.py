@@ -18,7 +18,7 @@ from octavo.config import EngineConfig
 from octavo.drafters.port import Drafter
 from octavo.engine.executor import ProgressHook, ThreadEngine, no_progress
 from octavo.engine.inputs import InputReader, Prepared, Prompt
-from octavo.engine.outputs import RequestOutput, StreamDelta, Transcript, completion
+from octavo.engine.outputs import EmbeddingOutput, RequestOutput, StreamDelta, Transcript, completion, embedding
 from octavo.engine.port import EngineStats, ModelInfo
 from octavo.engine.progress import CountBar
 from octavo.engine.streams import AsyncLLM
@@ -58,6 +58,9 @@ class LLM:
         plans_outstanding: int = 1,
         packed_cache: Literal["off", "on"] = "off",
         served_model_name: str | None = None,
+        task: Literal["auto", "generate", "embed"] = "auto",
+        pooling: Literal["auto", "last", "mean", "cls"] = "auto",
+        normalize: bool = True,
         drafter: Drafter | None = None,
         progress: ProgressHook = no_progress,
     ) -> None:
@@ -79,6 +82,9 @@ class LLM:
             plans_outstanding=plans_outstanding,
             packed_cache=packed_cache,
             served_model_name=served_model_name,
+            task=task,
+            pooling=pooling,
+            normalize=normalize,
         )
         self.tokenizer: Tokenizer = load_tokenizer(model)
         self._template = ChatTemplate.started(self.tokenizer)
@@ -126,6 +132,34 @@ class LLM:
             for talk in _conversations(messages)
         ]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    # ---- embeddings
+    def embed(self, prompts: Prompt | Sequence[Prompt], *, use_tqdm: bool = True) -> list[EmbeddingOutput]:
+        """One vector a prompt, in order, of a model that was loaded to embed: `task` and `pooling` of EngineConfig.
+
+        Nothing runs if any prompt is refused. An encoder's texts are computed whole: longer ones than
+        max_num_batched_tokens are refused.
+        """
+        prepared = [self._inputs.prepare_embedding(prompt, str(next(self._ids))) for prompt in _listed(prompts)]
+        inbox: queue.SimpleQueue[TokenDelta] = queue.SimpleQueue()
+        waited = {one.request_id for one in prepared}
+        done: dict[str, TokenDelta] = {}
+        try:
+            for one in prepared:
+                self._engine.submit(one.requests[0], inbox.put)
+            with CountBar("embedding", len(prepared), shown=use_tqdm) as bar:
+                while waited:
+                    delta = inbox.get()
+                    if delta.finish_reason is not None and delta.request_id in waited:
+                        waited.remove(delta.request_id)
+                        done[delta.request_id] = delta
+                        bar.advance(1, delta.computed)
+        finally:
+            for request_id in waited:
+                self._engine.abort(request_id)
+        if self._engine.error is not None:
+            raise EngineError(self._engine.error.message, code=self._engine.error.code)
+        return [embedding(one.request_id, one.text, one.prompt_ids, done[one.request_id]) for one in prepared]
 
     # ---- text
     @property

@@ -6,9 +6,11 @@ last token was sampled; text, ids and log-probabilities end with it and the engi
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from octavo.errors import EngineError
 from octavo.request import FinishReason, Request, TokenDelta, TokenLogprobs
 from octavo.text.detokenizer import Detokenizer
 from octavo.text.tokenizer import Tokenizer
@@ -193,3 +195,23 @@ def completion(delta: StreamDelta) -> CompletionOutput:
         finish_reason=delta.finish_reason,
         stop_reason=delta.stop_reason,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    """One vector, of a text or of token ids."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    embedding: list[float]
+
+
+def embedding(request_id: str, prompt: str | None, ids: tuple[int, ...], delta: TokenDelta) -> EmbeddingOutput:
+    """Raises EngineError where the request ended without a vector."""
+    if not delta.embedding:
+        reason = delta.stop_reason or "a state is not finite"
+        raise EngineError(f"request {request_id} ended with {delta.finish_reason}: {reason}")
+    values = array("f")
+    values.frombytes(delta.embedding)
+    return EmbeddingOutput(request_id, prompt, ids, values.tolist())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from octavo.errors import CapacityError, ContextLengthError
 from octavo.request import Request, TokenDelta
@@ -28,6 +28,8 @@ class ModelInfo:
     isa: str
     threads: int
     load_seconds: float
+    task: Literal["generate", "embed"] = "generate"
+    step_tokens: int = 0  # texts are computed whole, of at most so many tokens; 0: in chunks
     notes: tuple[str, ...] = ()  # one line each: what of the checkpoint was ignored, what was rounded
 
     @property
@@ -36,6 +38,12 @@ class ModelInfo:
 
     def check(self, prompt_tokens: int, max_tokens: int | None) -> None:
         """Refuses at once what can never run. Raises ContextLengthError, CapacityError with the numbers."""
+        if self.step_tokens and prompt_tokens > self.step_tokens:
+            raise CapacityError(
+                f"the text has {prompt_tokens} tokens and is computed whole, in a step of at most {self.step_tokens}: "
+                "shorten it or raise --max-num-batched-tokens",
+                param="prompt",
+            )
         wanted = prompt_tokens + (1 if max_tokens is None else max_tokens)
         if prompt_tokens >= self.max_model_len + (max_tokens == 0):
             raise ContextLengthError(

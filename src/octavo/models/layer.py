@@ -33,6 +33,7 @@ class Attention:
     scale: float
     window: int = 0
     cap: float = 0.0
+    causal: bool = True
     qkv_bias: bool = False
     o_bias: bool = False
     qk_norm: Literal["none", "head", "row"] = "none"
@@ -103,6 +104,7 @@ def attend(b: Builder, spec: Attention, layer: int, q: str, k: str, v: str) -> s
         window=window,
         cap=spec.cap,
         sinks=sinks,
+        causal=spec.causal,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
-from octavo.models import deepseek, gemma, gpt2, gpt_oss, llama, mixtral
+from octavo.models import bert, deepseek, gemma, gpt2, gpt_oss, llama, mixtral
 from octavo.program.ir import Program
 
 
@@ -62,6 +62,7 @@ _QWEN3_MOE = Row(
 )
 # Converters of Qwen3-MoE do not write down what all its members do.
 _QWEN3_MOE_FILE = replace(_QWEN3_MOE, switches=replace(_QWEN3_MOE.switches, normalize=True))
+_BERT = Row("BERT", bert.program, bert.Switches())
 _GPT2 = Row("GPT-2", gpt2.program, gpt2.Switches())
 _GPT_OSS = Row("gpt-oss", gpt_oss.program, gpt_oss.Switches(), experts=True)
 _DEEPSEEK_V2 = Row("DeepSeek-V2", deepseek.program, deepseek.Switches(), experts=True)
@@ -90,6 +91,7 @@ ROWS: Mapping[str, Row] = {
     "DeepseekV3ForCausalLM": _DEEPSEEK_V3,
     "DeepseekV32ForCausalLM": _DEEPSEEK_V3,
     "GlmMoeDsaForCausalLM": _GLM_DSA,
+    "BertModel": _BERT,
     "llama": _LLAMA,
     "qwen2moe": _QWEN2_MOE,
     "qwen3moe": _QWEN3_MOE_FILE,

@@ -140,7 +140,7 @@ class KVLedger:
     def match(self, request: Request) -> int:
         """Blocks of the longest known prefix that every group still has. A hit that covers every token is allowed: the
         last one is computed again without writing. Not so with recurrent state, which would take it in twice."""
-        if request.all_rows or not self.enable_prefix_caching:
+        if not request.reuses or not self.enable_prefix_caching:
             return 0
         keys, known = self.chain(request).keys, request.num_tokens
         limit = known - 1 - self.hit_backoff if self.hit_backoff or self.states is not None else known
@@ -173,7 +173,7 @@ class KVLedger:
     def awaits(self, request: Request, hit: int) -> bool:
         """Whether the block after the hit (with recurrent state: a snapshot after it) is being computed by another
         request: waiting is cheaper than a twin."""
-        if request.all_rows:
+        if not request.reuses:
             return False
         keys = self.chain(request).keys
         if self.states is not None:

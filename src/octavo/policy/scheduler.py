@@ -99,6 +99,12 @@ class Scheduler:
                 f"the prompt has {prompt} tokens and the KV cache holds {capacity}: shorten it or raise the cache size",
                 param="prompt",
             )
+        if request.whole and prompt > self.limits.max_num_batched_tokens:
+            raise CapacityError(
+                f"the prompt has {prompt} tokens, is computed in one step, and a step has "
+                f"{self.limits.max_num_batched_tokens} (max_num_batched_tokens): shorten it or raise that",
+                param="prompt",
+            )
         wanted = longest if params.max_tokens is None else prompt + params.max_tokens
         # The last token is sampled but never computed: it needs no place in the cache.
         request.max_total = min(wanted, longest, capacity + 1)
@@ -204,7 +210,7 @@ class Scheduler:
             start = min(covered, end - 1)
             first = self._first_logit(entry, start, end)
             upto = self._upto(step, start, end, first)
-            if upto <= start:
+            if upto <= start or (request.whole and upto < end):
                 return
             upto = self.ledger.admit(request, hit, upto, end)
             if not upto:
@@ -421,6 +427,7 @@ class Scheduler:
             request.stop_reason,
             request.cached,
             request.computed,
+            outcome.embedding if outcome is not None else b"",
         )
 
 

@@ -93,7 +93,7 @@ class Builder:
     def embed(self, out: str, token: str, weight: str, *, scale: float = 1.0, addend: str | None = None) -> str:
         """f32 [T, D]: rows of W [V, D], chosen by an i32 header buffer [T], times scale, plus a vector [D]."""
         width = self.weights[weight].shape[1]
-        if addend is not None and self.weights[addend].shape != (width,):
+        if addend is not None and self.weights[addend].shape not in ((width,), (1, width)):
             raise ConfigError(f"{out}: {self.weights[addend].shape} cannot be added to rows of {width}")
         weights = (weight,) if addend is None else (weight, addend)
         return self._op("embed", out, (token,), (T, width), weights, scale=scale)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from numpy import isfinite
+
 from octavo.request import Request, Row, RowResult, TokenLogprobs
 from octavo.sampling.sampler import Sampled, Sampler, SampleRow
 from octavo.sampling.verify import nodes, verify
@@ -43,6 +45,17 @@ def sample(sampler: Sampler, logits: Any, rows: Sequence[Row], requests: Sequenc
             results.append(_result(row, request, sampled, scored))
         else:
             results.append(_chosen(next(sampled)))
+    return results
+
+
+def embeddings(vectors: Any, rows: Sequence[Row], requests: Sequence[Request | None]) -> list[RowResult]:
+    """vectors: float32 [N, D], one a row. A row that does not end its prompt yields nothing."""
+    results: list[RowResult] = []
+    for vector, row, request in zip(vectors, rows, requests, strict=True):
+        if request is None or row.start + len(row.token_ids) < request.num_tokens:
+            results.append(_NOTHING)
+        else:
+            results.append(RowResult(embedding=vector.tobytes()) if isfinite(vector).all() else _NOT_FINITE)
     return results
 
 

@@ -24,11 +24,12 @@ from octavo.drafters.port import Drafter, DraftRow
 from octavo.errors import ConfigError, EngineError, ResourceError, UnsupportedError, UsageError
 from octavo.model_config import ModelConfig
 from octavo.program.ir import Program
+from octavo.program.pooling import POOLED, Pooling
 from octavo.request import Request, Row, RowResult, StepPlan, StepResult
 from octavo.runner import machine, outcome
 from octavo.runner.batch import Array, HeaderWriter
 from octavo.runner.capacity import Demand, usable_blocks
-from octavo.runner.model import model_config, plain_program
+from octavo.runner.model import model_config, target_program
 from octavo.runner.table import RequestTable
 from octavo.sampling.sampler import Sampler
 from octavo.types import KVGroup, digest
@@ -70,6 +71,7 @@ class Loaded:
     load_seconds: float
     notes: tuple[str, ...]
     programs: Mapping[str, Program]  # as lowered, by name
+    pooling: Pooling | None  # None: the model generates
 
 
 class Runner:
@@ -114,18 +116,11 @@ class Runner:
     ) -> Runner:
         model = model_config(checkpoint)
         max_model_len = _context_length(config, model)
-        plain = {TARGET: _tapped(plain_program(checkpoint, model, max_model_len), drafter.taps), **drafter.programs}
+        target, pooling = target_program(checkpoint, model, config, max_model_len)
+        plain = {TARGET: _tapped(target, drafter.taps), **drafter.programs}
         source = WeightSource(plain, checkpoint, drafter)
-        programs = {
-            name: executor.lower(
-                program,
-                source.kinds(program),
-                activations=config.activations,
-                kv_dtype=config.kv_dtype,
-                isa=config.isa,
-            )
-            for name, program in plain.items()
-        }
+        chosen: dict[str, Any] = {"activations": config.activations, "kv_dtype": config.kv_dtype, "isa": config.isa}
+        programs = {name: executor.lower(program, source.kinds(program), **chosen) for name, program in plain.items()}
         demand = Demand(
             block_bytes=executor.block_bytes(programs, config.block_tokens),
             block_tokens=config.block_tokens,
@@ -161,6 +156,7 @@ class Runner:
             load_seconds=time.monotonic() - begun,
             notes=(*model.warnings, *checkpoint.notes, *source.notes, *session.notes),
             programs=programs,
+            pooling=pooling,
         )
         return cls(session, loaded, drafter, config.plans_outstanding)
 
@@ -204,6 +200,9 @@ class Runner:
         alive, table = step.requests, self._requests
         if table.forgotten != step.forgotten:
             alive = [request if table.alive(request) else None for request in alive]
+        if self.loaded.pooling is not None:
+            vectors = self._session.view(POOLED)
+            return StepResult(step.plan.number, tuple(outcome.embeddings(vectors, step.plan.rows, alive)))
         logits = self._session.view(LOGITS)
         rows = outcome.sample(self._sampler, logits, step.plan.rows, alive)
         if self._drafter.max_draft:

@@ -27,7 +27,7 @@ class PieceTable:
     """texts: spelling per id, None for an id without one. hidden: special ids. verbatim: added ids that are text.
 
     opening: what happens to a space that only marks the first word: kept, "one" dropped from the start of the text,
-    or "all" dropped from the first token.
+    or "all" dropped from the first token. within: the mark of a piece inside a word, where words have none (WordPiece).
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class PieceTable:
         space: str = "▁",
         byte_fallback: bool = True,
         opening: Literal["keep", "one", "all"] = "keep",
+        within: str = "",
     ) -> None:
         self.size = len(texts)
         self.hidden = frozenset(hidden)
@@ -49,6 +50,7 @@ class PieceTable:
         self._space = space
         self._byte_fallback = byte_fallback
         self._opening = opening
+        self._within = within
         self._known: dict[int, bytes] = {}
 
     def text(self, token_id: int) -> str | None:
@@ -95,4 +97,6 @@ class PieceTable:
             return text.encode() if None in known else bytes(byte for byte in known if byte is not None)
         if self._byte_fallback and (match := _HEX.fullmatch(text)):
             return bytes([int(match[1], 16)])
+        if self._within:
+            return (text.removeprefix(self._within) if text.startswith(self._within) else f" {text}").encode()
         return text.replace(self._space, " ").encode()

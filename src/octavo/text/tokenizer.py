@@ -181,8 +181,11 @@ def _decoder_rule(core: Core, path: Path) -> dict[str, Any]:
         return {"byte_level": True}
     space = "▁"
     opening: Literal["keep", "one", "all"] = "keep"
+    prefix = ""
     for part in parts:
         match part:
+            case {"type": "WordPiece", "prefix": str(within)} if within:
+                prefix, opening = within, "one"
             case {"type": "Metaspace", "replacement": str(replacement), "prepend_scheme": scheme}:
                 space, opening = replacement, "keep" if scheme == "never" else "all"
             case {"type": "Replace", "pattern": {"String": str(replacement)}, "content": " "}:
@@ -193,7 +196,13 @@ def _decoder_rule(core: Core, path: Path) -> dict[str, Any]:
                 pass
             case _:
                 raise BadFileError(f"{path}: decoder {json.dumps(part)} is not known", code="unknown_decoder")
-    return {"byte_level": False, "space": space, "byte_fallback": "ByteFallback" in kinds, "opening": opening}
+    return {
+        "byte_level": False,
+        "space": space,
+        "byte_fallback": "ByteFallback" in kinds,
+        "opening": opening,
+        "within": prefix,
+    }
 
 
 def _token_text(token: Any) -> str:

@@ -15,7 +15,9 @@ from octavo.weights.prepare import prepared_shape
 from octavo.weights.stack import EXPERT
 
 # Buffers that old checkpoints store and every program computes for itself.
-COMPUTED = (".rotary_emb.inv_freq", ".masked_bias", ".attn.bias")
+COMPUTED = (".rotary_emb.inv_freq", ".masked_bias", ".attn.bias", "embeddings.position_ids")
+# The head of encoders for a task that no program here computes.
+POOLERS = ("pooler.dense.weight", "pooler.dense.bias")
 # Copies of the embedding, present in some files although the program ties the head to it.
 TIED_HEADS = ("lm_head.weight", "output.weight")
 SHOWN = 5  # names in one message
@@ -72,7 +74,7 @@ def set_aside(checkpoint: Checkpoint, spare: Iterable[str]) -> list[str]:
 
 def _expected(name: str, file_format: str) -> bool:
     """Tensors left over on purpose. A head is one only when no weight of the program asked for it."""
-    if name in TIED_HEADS or name.endswith(COMPUTED):
+    if name in TIED_HEADS or name.endswith((*COMPUTED, *POOLERS)):
         return True
     return file_format == "gguf" and name == ROPE_FACTORS
 
