@@ -123,3 +123,10 @@ def test_choices_of_rows_and_columns():
         assert np.array_equal(got.data, want) and got.shape == want.shape == prepared_shape(GATE.shape, prep)
     assert prepared_shape((4, 6), (("rows", 1, 2, 3),)) == (2, 6)
     assert prepare(Tensor("f32", (5,), np.zeros(5, np.float32)), (("row",),)).shape == (1, 5)
+
+
+def test_only_what_is_rounded_is_said_to_be(tmp_path):
+    opened(tmp_path, {"router": GATE[0], "x": UP[0, 0]}).close()
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.notes == ["F32 matrices are held as bf16, rounded to nearest even"]
+    assert checkpoint.rounding({"router"}) == []

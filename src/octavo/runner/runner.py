@@ -154,7 +154,7 @@ class Runner:
             weights_bytes=source.stored_bytes,
             kv_bytes_per_token=demand.block_bytes // config.block_tokens,
             load_seconds=time.monotonic() - begun,
-            notes=(*model.warnings, *checkpoint.notes, *source.notes, *session.notes),
+            notes=(*model.warnings, *source.notes, *session.notes),
             programs=programs,
             pooling=pooling,
         )
@@ -262,7 +262,10 @@ class WeightSource:
         spare = [prefix for program in programs.values() for prefix in program.spare]
         self._sources = match(rest, checkpoint, spare)
         aside = set_aside(checkpoint, spare)
-        self.notes = [f"{len(aside)} tensors of draft layers are not used: {aside[0]} and its like"] if aside else []
+        plain = {source for name, source in self._sources.items() if self._weights[name].plain}
+        self.notes = checkpoint.rounding(plain)
+        if aside:
+            self.notes.append(f"{len(aside)} tensors of draft layers are not used: {aside[0]} and its like")
         sizes = {
             name: checkpoint.stored_bytes(source, self._kind(name), self._weights[name].prep)
             for name, source in self._sources.items()

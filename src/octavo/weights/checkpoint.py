@@ -5,7 +5,7 @@ Opening reads no tensor data. Which kinds tensors are held as is decided here, b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -84,7 +84,7 @@ class Checkpoint:
         self.tokenizer = source.tokenizer
         self._source = source
         self._matrices = matrices
-        self.notes = self._rounding()
+        self.notes = self.rounding()
         self.content_id = source.fingerprint().hex()
 
     def find(self, name: str) -> Place | None:
@@ -152,8 +152,10 @@ class Checkpoint:
             )
         return header, scheme
 
-    def _rounding(self) -> list[str]:
-        wide = {header.dtype for header in self.headers.values() if len(header.shape) > 1} & {"F16", "F32"}
+    def rounding(self, exact: Collection[str] = ()) -> list[str]:
+        """The notes, where the tensors named `exact` keep every bit."""
+        held = [header for header in self.headers.values() if len(header.shape) > 1 and header.name not in exact]
+        wide = {header.dtype for header in held} & {"F16", "F32"}
         if self._matrices == "f32":
             return []
         return [f"{dtype} matrices are held as bf16, rounded to nearest even" for dtype in sorted(wide)]
