@@ -90,7 +90,7 @@ class ModelConfig:
         heads = fields.size(fields.called("num_attention_heads", "n_head"))
         hidden = fields.size(fields.called("hidden_size", "n_embd"))
         max_position = fields.size(fields.called("max_position_embeddings", "n_positions"), 2048)
-        inner = fields.called("intermediate_size", "n_inner")
+        inner = "n_inner" if "n_inner" in mapping else "intermediate_size"
         rope, local_rope = ropes_from_mapping(mapping, max_position)
         latent = latent_from_mapping(fields, layers)
         return _checked(

@@ -249,6 +249,12 @@ def test_the_embedding_scale_is_held_in_the_type_of_the_weights():
     assert scales == [float(np.float32(3072**0.5)), 55.5]
 
 
+def test_gpt2_ties_its_head_in_silence():
+    _, mapping = twin("gpt2")
+    told = ModelConfig.from_mapping({name: value for name, value in mapping.items() if name != "tie_word_embeddings"})
+    assert "head" not in row_for(told).write(told, row_for(told).switches, None).weights
+
+
 def test_silence_means_what_the_family_says():
     """SmolLM3 files that state neither ties nor rotary layers nor a base."""
     _, mapping = twin("smollm3")

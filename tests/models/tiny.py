@@ -139,6 +139,10 @@ MEMBERS = {
         },
     ),
     "gpt2": ("GPT2Config", {"n_inner": 112, "tie_word_embeddings": False}),
+    "gpt2-gelu": (
+        "GPT2Config",
+        {"n_inner": 80, "n_head": 2, "n_layer": 2, "activation_function": "gelu", "tie_word_embeddings": False},
+    ),
     "gpt-oss": (
         "GptOssConfig",
         {
