@@ -84,6 +84,7 @@ class ModelConfig:
 
         Raises ConfigError that names the field; its code is `unsupported` for a stated feature that this build lacks.
         """
+        mapping = _text_model(mapping)
         fields = Fields(mapping)
         _refuse(mapping)
         layers = fields.size(fields.called("num_hidden_layers", "n_layer"))
@@ -214,6 +215,32 @@ _GGUF_EXTRAS = {
     "embedding_scale": 1.0,
     "residual_scale": 1.0,
 }
+
+
+# What the text model of an architecture with several parts has where its part of the file is silent.
+_TEXT_DEFAULTS: dict[str, dict[str, Any]] = {
+    "Gemma3ForConditionalGeneration": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 262_208,
+        "max_position_embeddings": 131_072,
+        "query_pre_attn_scalar": 256,
+        "sliding_window_pattern": 6,
+    },
+}
+
+
+def _text_model(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The text model's own fields where they stand apart, with what is said of the whole: its class, its end, its
+    type."""
+    text = mapping.get("text_config")
+    if not isinstance(text, Mapping):
+        return mapping
+    name = _architecture(mapping)
+    whole = ("eos_token_id", "bos_token_id", "tie_word_embeddings", "dtype", "torch_dtype", "quantization_config")
+    shared = {field: mapping[field] for field in whole if mapping.get(field) is not None}
+    return {**_TEXT_DEFAULTS.get(name, {}), **text, **shared, "architectures": [name]}
 
 
 def _share(hidden: int, heads: int) -> int | None:

@@ -27,6 +27,7 @@ class Switches:
     branch_norms: what comes out of a branch is normed too. qk_norm: RMS norm of each head of q and k before rotation.
     window_period n: every n-th layer sees everything, the others `window` keys (0: all). local_theta: rotary base of
     the others where it is not that of all (0). attention_cap, final_cap: c in c tanh(x / c), 0 for none.
+    spare: beginnings of names of the other parts of a checkpoint that also sees images; it holds the text model as one.
     large_layers: with that many layers, scores are divided by the root of D / H where the file does not say (GGUF).
     """
 
@@ -39,11 +40,13 @@ class Switches:
     attention_cap: float = 0.0
     final_cap: float = 0.0
     large_layers: int = 0
+    spare: tuple[str, ...] = ()
 
 
 def program(config: ModelConfig, switches: Switches, max_model_len: int | None = None) -> Program:
     """Exports "logits" f32 [R, V]. max_model_len fixes rotary rules that depend on the longest length served."""
     b = Builder(config.architecture)
+    b.spare += switches.spare
     v, d = config.vocab_size, config.hidden_size
     tied = config.tie_embeddings is not False
     embedding = b.weight("embed", (v, d), hf="model.embed_tokens.weight", gguf="token_embd.weight")

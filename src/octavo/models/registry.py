@@ -48,6 +48,14 @@ _GEMMA3 = Row(
     gemma.program,
     gemma.Switches(qk_norm=True, window=1024, window_period=6, theta=1e6, local_theta=10_000.0, large_layers=62),
 )
+# Text alone: what a checkpoint with a part for images says.
+_GEMMA3_TEXT = replace(
+    _GEMMA3,
+    switches=replace(
+        _GEMMA3.switches,
+        spare=tuple(f"{root}{part}." for root in ("", "model.") for part in ("vision_tower", "multi_modal_projector")),
+    ),
+)
 _MIXTRAL = Row(
     "Mixtral",
     mixtral.program,
@@ -81,6 +89,7 @@ ROWS: Mapping[str, Row] = {
     "GemmaForCausalLM": _GEMMA,
     "Gemma2ForCausalLM": _GEMMA2,
     "Gemma3ForCausalLM": _GEMMA3,
+    "Gemma3ForConditionalGeneration": _GEMMA3_TEXT,
     "MixtralForCausalLM": _MIXTRAL,
     "Qwen2MoeForCausalLM": _QWEN2_MOE,
     "Qwen3MoeForCausalLM": _QWEN3_MOE,

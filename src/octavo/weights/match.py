@@ -46,8 +46,7 @@ def match(weights: Mapping[str, Weight], checkpoint: Checkpoint, spare: Iterable
         source = weight.sources.get(checkpoint.format)
         if source is None:
             raise ConfigError(f"weight {weight.name} has no name in the format {checkpoint.format}", param=weight.name)
-        # Checkpoints of a bare model leave the first part of all names out.
-        others = (*weight.others, source.partition(".")[2]) if checkpoint.format == "hf" else ()
+        others = (*weight.others, *_elsewhere(source)) if checkpoint.format == "hf" else ()
         places = ((name, checkpoint.find(name)) for name in (source, *others))
         name, place = next(((name, place) for name, place in places if place is not None), (source, None))
         if place is None:
@@ -70,6 +69,13 @@ def match(weights: Mapping[str, Weight], checkpoint: Checkpoint, spare: Iterable
 def set_aside(checkpoint: Checkpoint, spare: Iterable[str]) -> list[str]:
     """Names of tensors that are there and that no program uses."""
     return sorted(name for name in checkpoint.headers if name.startswith((*spare,)))
+
+
+def _elsewhere(source: str) -> tuple[str, ...]:
+    """The same tensor's name in checkpoints of a bare model, which leave the first part out, and in those of a model
+    with several parts, of which this is the one for text."""
+    bare = source.partition(".")[2]
+    return bare, f"language_model.{source}", f"model.language_model.{bare}"
 
 
 def _expected(name: str, file_format: str) -> bool:
