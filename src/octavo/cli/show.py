@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 
 from octavo.cli.screen import human, table
 from octavo.engine.vocabulary import tokenizer_of
+from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
-from octavo.rope_spec import RopeSpec
-from octavo.runner.model import model_config
+from octavo.runner.model import model_config, plain_program
 from octavo.text.chat import ChatTemplate
 from octavo.weights import fetch
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
@@ -33,12 +33,21 @@ def run(args: argparse.Namespace) -> int:
         for header in checkpoint.headers.values():
             types[header.dtype] += header.nbytes
         rows += [(f"tensors of {dtype}", human(size)) for dtype, size in types.most_common()]
-        rows += [("note", note) for note in (*config.warnings, *checkpoint.notes)]
+        rows += [("note", note) for note in (*config.warnings, *checkpoint.rounding(_exact(checkpoint, config)))]
         table("", ("", "value"), rows)
         if args.tensors:
             listed = [(h.name, h.dtype, str(list(h.shape)), human(h.nbytes)) for h in checkpoint.headers.values()]
             table("", ("tensor", "type", "shape", "size"), listed)
     return 0
+
+
+def _exact(checkpoint: Checkpoint, config: ModelConfig) -> set[str]:
+    """Tensors that the model's program keeps in float32; none where no family writes one."""
+    try:
+        weights = plain_program(checkpoint, config).weights.values()
+    except ConfigError:
+        return set()
+    return {weight.sources[checkpoint.format] for weight in weights if weight.plain}
 
 
 def _facts(config: ModelConfig) -> list[tuple[str, str]]:
@@ -48,7 +57,7 @@ def _facts(config: ModelConfig) -> list[tuple[str, str]]:
         value = getattr(config, field.name)
         if value is None or field.name == "warnings":
             continue
-        if isinstance(value, RopeSpec):
+        if is_dataclass(value):
             stated = {each.name: getattr(value, each.name) for each in fields(value)}
             value = ", ".join(f"{name} {_text(each)}" for name, each in stated.items() if each not in (None, ()))
         rows.append((field.name, _text(value)))
