@@ -38,9 +38,10 @@ void bind_session(nb::module_& m) {
   nb::class_<Session>(m, "Session")
       .def("__init__",
            [](Session* self, int isa, int max_tokens, int max_rows, int max_seqs, int max_blocks, int num_blocks,
-              int block_tokens, int threads) {
+              int block_tokens, int threads, int num_snapshots) {
              new (self) Session(static_cast<Isa>(isa),
-                                {max_tokens, max_rows, max_seqs, max_blocks, num_blocks, block_tokens, threads});
+                                {max_tokens, max_rows, max_seqs, max_blocks, num_blocks, block_tokens, threads,
+                                 num_snapshots});
            })
       .def_prop_ro("weights", [](Session& s) { return &s.weights(); }, nb::rv_policy::reference_internal)
       .def("add_program", [](Session& s, Words words) { s.add_program(words.data(), words.size()); })

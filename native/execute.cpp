@@ -249,6 +249,9 @@ void Step::run(const BoundOp& op, int thread, uint8_t* own) const {
     case OpKind::LATENT_WRITE: return latent_write(op, r);
     case OpKind::LATENT_ATTENTION: return latent_attention(op, own);
     case OpKind::INDEX_TOPK: return index_topk(op, thread, own);
+    case OpKind::CONV_STATE: return conv_state(op, thread);
+    case OpKind::DELTA_GATES: return delta_gates(op, r);
+    case OpKind::DELTA_RULE: return delta_rule(op, own);
   }
 }
 
@@ -289,7 +292,9 @@ void Session::run(int32_t number, const int32_t* words, size_t count) {
   check_tables(h);
   apply_tables(h);
   check_header(p, h);
+  if (!p.record.states.empty()) states_.check(h);
   apply_copies(h);
+  if (!p.record.states.empty()) states_.prepare(h);
   place(p, h.T, h.R, h.N);
   make_tiles(h);
   for (int i = 0; i < 3 * p.sets * limits_.threads; ++i) p.counters[i].taken.store(0, std::memory_order_relaxed);
@@ -306,6 +311,7 @@ void Session::run(int32_t number, const int32_t* words, size_t count) {
                   .scores = reinterpret_cast<float*>(scores_.data()),
                   .longest = limits_.max_blocks * limits_.block_tokens,
                   .arrived = arrived_.data(),
+                  .sequences = states_.sequences(),
                   .segments = segments_,
                   .max_segments = max_segments_,
                   .profiling = profiling_,

@@ -8,7 +8,7 @@
 namespace octavo {
 namespace {
 
-constexpr int32_t MAGIC = 0x4f435456, ENCODING = 2;
+constexpr int32_t MAGIC = 0x4f435456, ENCODING = 3;
 
 constexpr std::pair<const char*, OpKind> KINDS[] = {
     {"embed", OpKind::EMBED},
@@ -44,6 +44,9 @@ constexpr std::pair<const char*, OpKind> KINDS[] = {
     {"latent_attention", OpKind::LATENT_ATTENTION},
     {"fused.latent_attention", OpKind::LATENT_ATTENTION},
     {"index_topk", OpKind::INDEX_TOPK},
+    {"conv_state", OpKind::CONV_STATE},
+    {"delta_gates", OpKind::DELTA_GATES},
+    {"delta_rule", OpKind::DELTA_RULE},
 };
 
 class Reader {
@@ -107,7 +110,8 @@ OpRecord read_op(Reader& in, const ProgramRecord& program) {
   op.kind = kind_of(in.text());
   op.name = in.text();
   op.barrier = in.word() != 0;
-  op.ins = in.list(), op.outs = in.list(), op.weights = in.list(), op.caches = in.list(), op.ints = in.list();
+  op.ins = in.list(), op.outs = in.list(), op.weights = in.list(), op.caches = in.list(), op.states = in.list();
+  op.ints = in.list();
   const std::vector<int32_t> bits = in.list();
   op.floats.resize(bits.size());
   if (!bits.empty()) std::memcpy(op.floats.data(), bits.data(), bits.size() * sizeof(float));
@@ -115,6 +119,7 @@ OpRecord read_op(Reader& in, const ProgramRecord& program) {
   check_ids(op.outs, program.buffers.size(), op.name);
   check_ids(op.weights, program.weights.size(), op.name);
   check_ids(op.caches, program.caches.size(), op.name);
+  check_ids(op.states, program.states.size(), op.name);
   return op;
 }
 
@@ -131,13 +136,19 @@ ProgramRecord decode_program(const int32_t* words, size_t count) {
   if (in.word() != MAGIC || in.word() != ENCODING) throw std::runtime_error("not an encoded program of this version");
   ProgramRecord p;
   p.name = in.text();
-  for (int32_t n = in.count(); n > 0; --n) p.groups.push_back(in.text());
+  for (int32_t n = in.count(); n > 0; --n) p.groups.push_back(in.text()), p.tails.push_back(in.word());
   for (int32_t n = in.count(); n > 0; --n) {
     CacheRecord c;
     c.name = in.text();
     c.group = in.word(), c.kv_heads = in.word(), c.d = in.word(), c.layout = static_cast<CacheLayout>(in.word());
     c.type = static_cast<CacheType>(in.word());
     p.caches.push_back(c);
+  }
+  for (int32_t n = in.count(); n > 0; --n) {
+    StateRecord s;
+    s.name = in.text();
+    s.floats = in.word(), s.tail = in.word();
+    p.states.push_back(s);
   }
   for (int32_t n = in.count(); n > 0; --n) p.weights.push_back(in.text());
   p.regions = in.word();

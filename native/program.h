@@ -13,7 +13,7 @@ namespace octavo {
 enum class OpKind : int32_t {
   EMBED, TAKE, NORM, ADD, CONCAT, GLU, LINEAR, QKV, LINEAR_ADD, GATE_UP, ROPE_ANGLES, ROPE, KV_WRITE, ATTENTION,
   QUANTIZE, ACT, POOL, LINEAR_F32, ROUTE, DISPATCH, EXPERT_LINEAR, EXPERT_GATE_UP, COMBINE, GATE, HEAD_LINEAR,
-  LATENT_WRITE, LATENT_ATTENTION, INDEX_TOPK,
+  LATENT_WRITE, LATENT_ATTENTION, INDEX_TOPK, CONV_STATE, DELTA_GATES, DELTA_RULE,
 };
 
 // V pages or K pages (cache.h), or rows of dims (latent.h).
@@ -52,11 +52,17 @@ struct CacheRecord {
   CacheType type;
 };
 
+// Recurrent state of one operator, in floats: of a slot, and what one draft leaves in its tail.
+struct StateRecord {
+  std::string name;
+  int32_t floats, tail;
+};
+
 struct OpRecord {
   OpKind kind;
   std::string name;  // what it writes first, for messages and profiles
   bool barrier;      // every thread has finished everything before
-  std::vector<int32_t> ins, outs, weights, caches, ints;
+  std::vector<int32_t> ins, outs, weights, caches, states, ints;
   std::vector<float> floats;
 };
 
@@ -64,6 +70,8 @@ struct ProgramRecord {
   std::string name;
   std::vector<std::string> groups;
   std::vector<CacheRecord> caches;
+  std::vector<StateRecord> states;
+  std::vector<int32_t> tails;  // per group: -1 has blocks; else the drafts that a slot of its state can replay
   std::vector<std::string> weights;
   int32_t regions;
   std::vector<BufferRecord> buffers;

@@ -27,6 +27,10 @@ bool is_linear(OpKind kind) {
 
 bool is_expert_linear(OpKind kind) { return kind == OpKind::EXPERT_LINEAR || kind == OpKind::EXPERT_GATE_UP; }
 
+bool is_recurrent(OpKind kind) {
+  return kind == OpKind::CONV_STATE || kind == OpKind::DELTA_GATES || kind == OpKind::DELTA_RULE;
+}
+
 }  // namespace
 
 Session::Session(Isa isa, const SessionLimits& limits) : isa_(isa), limits_(limits), weights_(std::max(limits.threads, 1)) {
@@ -41,6 +45,7 @@ void Session::add_program(const int32_t* words, size_t count) {
   for (const CacheRecord& cache : program->record.caches) {
     tensors_.emplace(cache.name, Tensor{program->groups.at(cache.group), cache.kv_heads, cache.d, cache.layout, cache.type, 0, 0});
   }
+  for (const StateRecord& state : program->record.states) states_.add(state);
   place_caches(program->record);
   place_rows(program->record);
   programs_.push_back(std::move(program));
@@ -65,6 +70,11 @@ void Session::finish() {
   cache_ = Mapping(block_bytes_ * limits_.num_blocks);
   const size_t entries = static_cast<size_t>(limits_.max_seqs) * limits_.max_blocks;
   tables_.assign(groups_.size(), std::vector<int32_t>(entries, 0));
+  int32_t tail = 0;
+  for (const auto& program : programs_) {
+    for (const int32_t drafts : program->record.tails) tail = std::max(tail, drafts);
+  }
+  states_.open(limits_.max_seqs, limits_.num_snapshots, tail);
   int max_n = K_ALIGN;
   weights_.packed();
   for (const auto& [name, held] : weights_.all()) {
@@ -92,7 +102,7 @@ void Session::finish() {
       segment = std::max(segment, segment_floats(op.cache.d, group));
     }
   }
-  scratch_bytes_ = align(3 * linear_scratch_ + std::max(attention_scratch, expert_scratch_), 4096) + 256;
+  scratch_bytes_ = align(3 * linear_scratch_ + std::max({attention_scratch, expert_scratch_, delta_scratch_}), 4096) + 256;
   scratch_ = Mapping(scratch_bytes_ * limits_.threads);
   max_segments_ = limits_.max_blocks * limits_.block_tokens / SEGMENT_TOKENS + 1;
   arrived_.assign(FEW_TASKS * limits_.threads, 0);
@@ -125,6 +135,7 @@ void Session::bind_ops(LoadedProgram& p) {
     op.record = &record;
     if (is_linear(record.kind)) bind_linears(p.record, op);
     if (is_expert_linear(record.kind)) bind_experts(p.record, op);
+    if (is_recurrent(record.kind)) bind_recurrence(p.record, op);
     if (record.kind == OpKind::LINEAR_F32 || record.kind == OpKind::ROUTE) bind_plain(p.record, op);
     if (record.kind == OpKind::EMBED || record.kind == OpKind::NORM) bind_table(p.record, op);
     if (record.kind == OpKind::KV_WRITE || record.kind == OpKind::ATTENTION) bind_cache(p.record, op);
@@ -207,7 +218,7 @@ void Session::bind_claims(LoadedProgram& p) const {
     if (op.record->barrier) ++epoch, used = 0;
     const OpKind kind = op.record->kind;
     const bool by_panels = is_linear(kind) || is_expert_linear(kind) || kind == OpKind::HEAD_LINEAR;
-    const bool claimed = by_panels || kind == OpKind::ATTENTION || reads_latents(kind);
+    const bool claimed = by_panels || kind == OpKind::ATTENTION || reads_latents(kind) || kind == OpKind::DELTA_RULE;
     places.emplace_back(epoch % 3, used);
     used += claimed;
     p.sets = std::max(p.sets, used);
@@ -278,8 +289,9 @@ void Session::check_header(const LoadedProgram& p, const Header& h) const {
     if (request < 0 || request >= h.N || t < h.row_begin[request] || t >= h.row_begin[request + 1]) fail("header: request");
     if (index < 0 || index >= longest || h.position[t] < 0) fail("header: index or position out of range");
     if (h.parent[t] >= t || (h.parent[t] >= 0 && h.request[h.parent[t]] != request)) fail("header: parent");
-    for (int32_t group : p.groups) {
-      const int32_t* table = tables_[group].data() + static_cast<size_t>(h.slot[request]) * limits_.max_blocks;
+    for (size_t g = 0; g < p.groups.size(); ++g) {
+      if (p.record.tails[g] >= 0) continue;
+      const int32_t* table = tables_[p.groups[g]].data() + static_cast<size_t>(h.slot[request]) * limits_.max_blocks;
       if (table[index / limits_.block_tokens] == 0) fail("header: index " + std::to_string(index) + " has no block");
     }
   }

@@ -13,6 +13,7 @@
 #include "memory.h"
 #include "ops.h"
 #include "program.h"
+#include "states.h"
 #include "weights.h"
 
 namespace octavo {
@@ -21,7 +22,7 @@ namespace octavo {
 constexpr int32_t FEW_TASKS = 2;
 
 struct SessionLimits {
-  int32_t max_tokens, max_rows, max_seqs, max_blocks, num_blocks, block_tokens, threads;
+  int32_t max_tokens, max_rows, max_seqs, max_blocks, num_blocks, block_tokens, threads, num_snapshots;
 };
 
 // One operator, ready to run: the pointers of its weights are fixed at open, those of its buffers before each step.
@@ -37,6 +38,8 @@ struct BoundOp {
   const float* vector = nullptr;        // norm: its weight; embed: what is added to every row; plain matrix; sinks
   const float* bias = nullptr;          // norm, route, plain matrix
   const PackedLinear* table = nullptr;  // embed
+  StateView state{};
+  std::vector<float> turned;  // conv_state: its weight [taps, channels]
 };
 
 // Hands out `count` items to threads: each takes its own contiguous share in ascending order, piece by piece, and then
@@ -102,6 +105,7 @@ class Session {
   void bind_linears(const ProgramRecord& program, BoundOp& op);
   void bind_experts(const ProgramRecord& program, BoundOp& op);
   void bind_plain(const ProgramRecord& program, BoundOp& op);
+  void bind_recurrence(const ProgramRecord& program, BoundOp& op);
   void place_caches(const ProgramRecord& program);
   void bind_cache(const ProgramRecord& program, BoundOp& op);
   // session_latent.cpp
@@ -126,9 +130,10 @@ class Session {
   std::map<std::string, Tensor> tensors_;
   std::vector<std::vector<int32_t>> tables_;  // per group [max_seqs][max_blocks]
   size_t block_bytes_ = 0;
+  States states_;
   Mapping cache_;
   Mapping scratch_;
-  size_t scratch_bytes_ = 0, linear_scratch_ = 0, expert_scratch_ = 0;
+  size_t scratch_bytes_ = 0, linear_scratch_ = 0, expert_scratch_ = 0, delta_scratch_ = 0;
   std::map<int32_t, std::vector<Tile>> tiles_;         // by query heads per KV head
   std::map<int32_t, std::vector<Tile>> latent_tiles_;  // by rows of a tile, at most
   Mapping scores_;                                     // of an index: one row for each thread, one for each task in parts

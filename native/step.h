@@ -26,6 +26,7 @@ struct Step {
   float* scores;
   int32_t longest;  // places that a row of any step may see
   int32_t* arrived;
+  const std::vector<Sequence>& sequences;  // of recurrent state
   int32_t segments, max_segments;  // of attention: the most that a tile of this step sees, that any could
   bool profiling;
   const OpKernels& kernels;
@@ -86,6 +87,10 @@ struct Step {
   void latent_write(const BoundOp& op, Range r) const;
   void latent_attention(const BoundOp& op, uint8_t* own) const;
   void index_topk(const BoundOp& op, int thread, uint8_t* own) const;
+  // step_recurrence.cpp
+  void conv_state(const BoundOp& op, int thread) const;
+  void delta_gates(const BoundOp& op, Range r) const;
+  void delta_rule(const BoundOp& op, uint8_t* own) const;
   Counter* counters(const BoundOp& op) const { return program.counters.get() + op.claims; }
   bool claim(const BoundOp& op, int64_t panels, int pieces, int thread, int* victim, Range* out) const;
   void renew_claims(int epoch) const;

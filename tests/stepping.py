@@ -73,11 +73,11 @@ class Stepper:
     reuse: poison every block with NaN first, as free blocks of a running server may hold anything.
     """
 
-    def __init__(self, executor, program, tensors, *, slots=4, length=256, block_tokens=16, lower=True):
+    def __init__(self, executor, program, tensors, *, slots=4, length=256, block_tokens=16, lower=True, snapshots=0):
         kinds = {name: tensors[name].kind for name in program.weights}
         self.program = executor.lower(program, kinds) if lower else program
         blocks = -(-length // block_tokens)
-        limits = Limits(4096, 4096, slots, length, slots * blocks + 1, block_tokens)
+        limits = Limits(4096, 4096, slots, length, slots * blocks + 1, block_tokens, snapshots)
         programs = {"main": self.program}
         self.session = executor.open(programs, lambda: ((n, tensors[n]) for n in program.weights), limits, threads=1)
         self.session.cache_bytes()[:] = 0xFF

@@ -14,6 +14,7 @@ from octavo.errors import ConfigError
 from octavo.fields import Fields, unsupported
 from octavo.model_experts import ExpertSpec, experts_from_gguf, experts_from_mapping
 from octavo.model_latent import LatentSpec, latent_from_gguf, latent_from_mapping
+from octavo.model_recurrence import RecurrenceSpec, recurrence_from_mapping
 from octavo.rope_spec import RopeSpec, ropes_from_gguf, ropes_from_mapping
 
 _IGNORED_FIELDS = ("auto_map", "trust_remote_code", "_attn_implementation_internal", "_attn_implementation")
@@ -59,6 +60,7 @@ class ModelConfig:
     rope: RopeSpec
     local_rope: RopeSpec | None = None
     experts: ExpertSpec | None = None
+    recurrence: RecurrenceSpec | None = None
     activation: str | None = None
     tie_embeddings: bool | None = None
     attention_bias: bool | None = None
@@ -110,6 +112,7 @@ class ModelConfig:
                 rope=rope,
                 local_rope=local_rope,
                 experts=experts_from_mapping(mapping, layers),
+                recurrence=recurrence_from_mapping(mapping, layers),
                 activation=_activation(mapping),
                 tie_embeddings=fields.flag("tie_word_embeddings"),
                 attention_bias=fields.flag(fields.called("attention_bias", "qkv_bias")),
@@ -341,7 +344,7 @@ def _windows(fields: Fields, layers: int) -> tuple[int, ...] | None:
     if kinds is not None and (not isinstance(kinds, (list, tuple)) or len(kinds) < layers):
         raise fields.bad("layer_types", f"a list of {layers} names")
     for kind in kinds or ():
-        if kind not in ("full_attention", "sliding_attention"):
+        if kind not in ("full_attention", "sliding_attention", "linear_attention"):
             raise unsupported(f"layer_types: {kind!r} is not supported", "layer_types")
     used = fields.flag("use_sliding_window")
     if used is None and fields.get("max_window_layers") is not None:

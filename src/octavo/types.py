@@ -18,13 +18,15 @@ DTYPE_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "i8": 1}
 class CacheTensor:
     """One cache tensor of one program. `elements` is per token (full, window) or per sequence (state).
 
-    scales: f32 scales beside them, of an i8 tensor: one per KV head (docs/program.md).
+    scales: f32 scales beside them, of an i8 tensor: one per KV head (docs/program.md). tail: of state, elements that
+    one draft leaves for a replay.
     """
 
     name: str
     elements: int
     dtype: str = "bf16"
     scales: int = 0
+    tail: int = 0
 
     @property
     def bytes(self) -> int:
@@ -50,10 +52,16 @@ class KVGroup:
         """Bytes that one token adds (0 for `state`, whose size does not grow)."""
         return 0 if self.rule == "state" else sum(tensor.bytes for tensor in self.tensors)
 
+    @property
+    def bytes_per_sequence(self) -> int:
+        """Bytes of a sequence whatever its length; drafts that wait for a replay not counted."""
+        return sum(tensor.bytes for tensor in self.tensors) if self.rule == "state" else 0
+
 
 def kv_storage(groups: Iterable[KVGroup]) -> str:
-    """Storage types of all cache tensors, for Numerics.kv: one name, or several joined by +."""
-    return "+".join(sorted({tensor.dtype for group in groups for tensor in group.tensors})) or "none"
+    """Storage types of all keys and values, for Numerics.kv: one name, or several joined by +."""
+    paged = [group for group in groups if group.rule != "state"]
+    return "+".join(sorted({tensor.dtype for group in paged for tensor in group.tensors})) or "none"
 
 
 @dataclass(frozen=True, slots=True)

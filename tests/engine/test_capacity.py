@@ -1,11 +1,13 @@
 """How large the cache is made, and what the capacity table says of it."""
 
+from dataclasses import replace
+
 import pytest
 from tiny_model import LONGEST
 
 from octavo import LLM
 from octavo.errors import MissingFileError, ResourceError, UnsupportedError, UsageError
-from octavo.runner.capacity import Capacity, Demand, size, usable_blocks
+from octavo.runner.capacity import Capacity, Demand, num_snapshots, size, usable_blocks
 
 DEMAND = Demand(
     block_bytes=1000, block_tokens=16, weights_bytes=50_000, memory_free=150_000, max_num_seqs=4, max_model_len=160
@@ -21,6 +23,21 @@ def test_a_share_of_what_the_weights_leave():
 def test_what_the_user_says_wins():
     assert usable_blocks(DEMAND, kv_memory=6_000) == 5
     assert usable_blocks(DEMAND, kv_memory=6_000, num_blocks=77) == 77
+
+
+def test_recurrent_state_is_paid_from_the_same_memory():
+    """4 slots of 5,000 bytes, and of 4,000 bytes each as many snapshots as a quarter of the cache holds, at most 8."""
+    demand = replace(DEMAND, slot_bytes=5_000, snapshot_bytes=4_000)
+    assert num_snapshots(DEMAND) == 0
+    assert num_snapshots(demand) == 3  # of 60,000 bytes
+    assert usable_blocks(demand) == 60 - 20 - 12 - 1
+    assert num_snapshots(demand, kv_memory=40_000) == 2 and usable_blocks(demand, kv_memory=40_000) == 40 - 20 - 8 - 1
+    assert num_snapshots(replace(demand, memory_free=2**30)) == 8
+    assert usable_blocks(demand, num_blocks=30) == 30
+    with pytest.raises(ResourceError, match=r"recurrent state: 4 requests and 1 snapshots.*--max-num-seqs"):
+        usable_blocks(demand, kv_memory=23_000)
+    with pytest.raises(ResourceError, match="--num-blocks"):
+        usable_blocks(demand, num_blocks=80)
 
 
 def test_no_room_is_said_with_the_numbers():

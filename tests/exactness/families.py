@@ -63,6 +63,24 @@ FAMILIES = {
         "norm_topk_prob": False,
         "tie_word_embeddings": False,
     },
+    "qwen3-next": {
+        **ODD,
+        "architectures": ["Qwen3NextForCausalLM"],
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "partial_rotary_factor": 0.5,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 20,
+        "linear_value_head_dim": 24,
+        "linear_conv_kernel_dim": 4,
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 44,
+        "shared_expert_intermediate_size": 60,
+        "mlp_only_layers": [1],
+        "tie_word_embeddings": False,
+    },
     "gpt2": {
         "architectures": ["GPT2LMHeadModel"],
         "n_embd": 72,
@@ -161,6 +179,7 @@ def write(config, folder, name):
         values = rng.standard_normal(shape)
         if len(shape) == 1:
             values = 0.2 * values + (not source.endswith("bias"))
+            values -= 4 * source.endswith("A_log")  # a state that lasts
         else:
             values *= 0.3 if weight in ("embed", "positions") else 1.5 / shape[-1] ** 0.5
         values = values.astype(np.float32)

@@ -2,8 +2,9 @@
 
 import pytest
 
+from exactness.drafters import SteeredDrafter
 from exactness.families import FAMILIES, write_family
-from exactness.harness import House, check, company, subjects
+from exactness.harness import House, check, company, request, subjects
 from exactness.test_exactness import fresh
 
 
@@ -32,3 +33,30 @@ def test_same_bits(name, kv, tmp_path):
     assert run.stats["preemptions"] > 0
     check(run, plain)
     tight.close()
+
+
+@pytest.mark.parametrize("mode", ["right", "wrong", "tree"])
+def test_drafts_and_snapshots_over_recurrent_state(mode, tmp_path):
+    """Drafts leave the state alone until they are accepted, and a snapshot among them is that of plain decoding."""
+    config = FAMILIES["qwen3-next"]
+    model, vocab = write_family("qwen3-next", tmp_path), config["vocab_size"]
+    chosen = subjects(vocab, tokens=24)
+    house = House(model, enable_prefix_caching=False)
+    plain = house.run(chosen)
+    house.close()
+    drafter = SteeredDrafter(mode, plain.outputs, config["hidden_size"], vocab)
+    drafted = House(model, drafter=drafter, poison=True, max_num_batched_tokens=41, threads=3)
+    drafted.parts.scheduler.ledger.states.every = 1
+    run = drafted.run(fresh(chosen))
+    assert run.stats["drafts_accepted"] > 0 and (run.stats["drafts_rejected"] > 0 or mode == "right")
+    assert run.stats["copies"] > 0 or mode != "tree"
+    check(run, plain)
+    told = {each.id: (*each.prompt_ids, *plain.outputs[each.id][:20]) for each in chosen}
+    answers = [request(f"{name}+", tokens) for name, tokens in told.items()]
+    drafter.truth = {each.id: () for each in answers}
+    warm = drafted.run(answers)
+    assert warm.stats["cached_tokens"] > sum(len(each.prompt_ids) // 16 * 16 for each in chosen)
+    drafted.close()
+    cold = House(model, enable_prefix_caching=False)
+    check(warm, cold.run(fresh(answers)))
+    cold.close()

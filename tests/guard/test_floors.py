@@ -20,6 +20,7 @@ FLOORS = {
     "rope_spec": 0,
     "model_experts": 0,
     "model_latent": 0,
+    "model_recurrence": 0,
     "model_config": 0,
     "request": 0,
     "policy": 1,
@@ -36,7 +37,8 @@ FLOORS = {
     "cli": 7,
 }
 FLOOR_0_ORDER = [
-    *("errors", "types", "fields", "rope_spec", "model_experts", "model_latent", "config", "model_config", "request")
+    *("errors", "types", "fields", "rope_spec", "model_experts", "model_latent", "model_recurrence"),
+    *("config", "model_config", "request"),
 ]
 # Indented imports that are allowed, with the reason: the table of optional backends and the start-up of commands.
 LATE_IMPORTS = {

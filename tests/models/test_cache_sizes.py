@@ -38,6 +38,18 @@ QWEN3_MOE = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_siz
 GPT_OSS = {"num_local_experts": 128, "num_experts_per_tok": 4, "sliding_window": 128}
 LLAMA, QWEN2, QWEN3 = "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"
 INDEX = {"index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048}
+QWEN3_NEXT = {
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "partial_rotary_factor": 0.25,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+}
 GEMMA2 = {"sliding_window": 4096, "query_pre_attn_scalar": 256}
 GEMMA3 = {"sliding_window": 1024, "sliding_window_pattern": 6, "query_pre_attn_scalar": 168}
 # Model -> configuration, bytes a token in layers that keep all, and by window in those that slide.
@@ -56,6 +68,7 @@ MODELS = {
     "Mixtral-8x7B": (dense("MixtralForCausalLM", 32, 4096, 32, 8, **MIXTRAL), 131_072, {}),
     "Qwen3-30B-A3B": (dense("Qwen3MoeForCausalLM", 48, 2048, 32, 4, 128, **QWEN3_MOE), 98_304, {}),
     "Qwen3-235B-A22B": (dense("Qwen3MoeForCausalLM", 94, 4096, 64, 4, 128, **QWEN3_MOE), 192_512, {}),
+    "Qwen3-Next-80B": (dense("Qwen3NextForCausalLM", 48, 2048, 16, 2, 256, **QWEN3_NEXT), 24_576, {}),
     "gpt-oss-20b": (dense("GptOssForCausalLM", 24, 2880, 64, 8, 64, **GPT_OSS), 24_576, {128: 24_576}),
     "gpt-oss-120b": (dense("GptOssForCausalLM", 36, 2880, 64, 8, 64, **GPT_OSS), 36_864, {128: 36_864}),
     "SmolLM2-135M": (dense(LLAMA, 30, 576, 9, 3), 23_040, {}),
@@ -93,3 +106,9 @@ def test_a_long_context_of_glm():
     assert full == [0, 1, *range(2, 78, 4)] and len(full) == 21
     eight = store_caches(program, "i8").groups[0].bytes_per_token
     assert eight == 78 * (576 + 9 * 4) + 21 * (128 + 2 * 4)
+
+
+def test_a_sequence_of_qwen3_next():
+    """36 layers of 32 heads of 128 x 128 in float32, and 3 inputs of 8,192 channels, whatever the cache holds."""
+    program = store_caches(program_for(ModelConfig.from_mapping(MODELS["Qwen3-Next-80B"][0])), "i8")
+    assert [group.bytes_per_sequence for group in program.groups] == [36 * (2 * 2**20 + 96 * 2**10), 0]

@@ -8,6 +8,7 @@ import pytest
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
 from octavo.model_experts import experts_from_mapping
+from octavo.model_recurrence import recurrence_from_mapping
 from octavo.models import deepseek
 from octavo.models.registry import ROWS, program_for
 
@@ -322,11 +323,21 @@ GGUF_LATENT = {
 }
 
 
+RECURRENT = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+    "linear_conv_kernel_dim": 4,
+}
+
+
 def test_every_row_writes_a_program():
     for architecture, row in ROWS.items():
         latent = row.write is deepseek.program
         if architecture != architecture.lower():  # a class, as config.json names it
             stated = {**GOOD, **(EXPERTS if row.experts else {}), **(LATENT if latent else {})}
+            stated |= RECURRENT if row.recurrence else {}
             stated |= {"architectures": [architecture]}
             program = program_for(ModelConfig.from_mapping(stated))
         else:
@@ -366,3 +377,35 @@ def test_latents_and_their_index():
         with pytest.raises(ConfigError) as caught:
             ModelConfig.from_mapping(stated | {field: value})
         assert caught.value.param == field
+
+
+def test_what_a_file_states_about_recurrent_layers():
+    spec = recurrence_from_mapping(RECURRENT, 5)
+    assert spec.layers == (True, True, True, False, True)
+    assert (spec.key_heads, spec.heads, spec.key_dim, spec.value_dim, spec.taps) == (2, 4, 8, 12, 4)
+    assert recurrence_from_mapping({**RECURRENT, "full_attention_interval": 2}, 3).layers == (True, False, True)
+    kinds = ["full_attention", "linear_attention"]
+    assert recurrence_from_mapping({**RECURRENT, "layer_types": kinds}, 2).layers == (False, True)
+    assert recurrence_from_mapping({}, 2) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"layer_types": ["linear_attention"]}, "layer_types"),
+        ({"linear_num_key_heads": 3}, "linear_num_value_heads"),
+        ({"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim"),
+        ({"linear_key_head_dim": 0}, "linear_key_head_dim"),
+        ({"linear_num_value_heads": None, "layer_types": ["linear_attention", "full_attention"]}, "layer_types"),
+    ],
+)
+def test_recurrent_layers_that_make_no_sense(change, field):
+    with pytest.raises(ConfigError) as caught:
+        recurrence_from_mapping({**RECURRENT, **change}, 2)
+    assert caught.value.param == field
+
+
+def test_recurrent_layers_of_a_family_that_has_none_are_refused():
+    with pytest.raises(ConfigError, match="Qwen3 with recurrent layers") as caught:
+        program_for(ModelConfig.from_mapping({**GOOD, **RECURRENT, "architectures": ["Qwen3ForCausalLM"]}))
+    assert caught.value.code == "unsupported"

@@ -87,13 +87,13 @@ def without(*names):
     return lambda mapping: {name: value for name, value in mapping.items() if name not in names}
 
 
-def rolled(ending):
+def rolled(ending, axis=-2):
     """Rows of one weight moved on by one."""
 
     def move(name, t):
         if not name.endswith(ending):
             return t
-        return Tensor("f32", t.shape, np.ascontiguousarray(np.roll(t.data, 1, axis=-2)))
+        return Tensor("f32", t.shape, np.ascontiguousarray(np.roll(t.data, 1, axis=axis)))
 
     return move
 
@@ -137,6 +137,18 @@ FLIPS = {
     "q norm": ("qwen3", {"weights": plain("q_norm")}),
     "k norm": ("qwen3", {"weights": plain("k_norm")}),
     "qk norm": ("qwen3", {"switches": {"qk_norm": "none"}}),
+    "delta norms": ("qwen3next", {"switches": {"offset_norms": False}}),
+    "attention gate": ("qwen3next", {"weights": rolled("wg")}),
+    "delta mixture shares": ("qwen3next-dense", {"config": field(norm_topk_prob=True)}),
+    "delta shared expert": ("qwen3next", {"switches": {"shared": False}}),
+    "delta rows of q, k and v": ("qwen3next", {"weights": rolled("wqkv")}),
+    "delta rows per key head": ("qwen3next", {"weights": rolled("wba")}),
+    "delta decay": ("qwen3next", {"weights": rolled("a_log", -1)}),
+    "delta step": ("qwen3next", {"weights": zeroed("dt_bias")}),
+    "delta convolution": ("qwen3next", {"weights": zeroed("conv")}),
+    "delta gate": ("qwen3next", {"weights": rolled("wz")}),
+    "delta output norm": ("qwen3next", {"weights": zeroed("0.norm")}),
+    "partial rotation": ("qwen3next", {"config": rope(partial_rotary_factor=0.5)}),
     "mlp bias": ("llama-biased", {"config": field(mlp_bias=False)}),
     "norm placement": ("olmo2", {"weights": plain("post_ffw_norm")}),
     "attention output norm": ("olmo2", {"weights": plain("post_attention_norm")}),

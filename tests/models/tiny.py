@@ -138,6 +138,42 @@ MEMBERS = {
             "tie_word_embeddings": False,
         },
     ),
+    "qwen3next": (
+        "Qwen3NextConfig",
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 32,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 24,
+            "linear_value_head_dim": 20,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 40,
+            "shared_expert_intermediate_size": 48,
+        },
+    ),
+    "qwen3next-dense": (
+        "Qwen3NextConfig",
+        {
+            "num_hidden_layers": 5,
+            "layer_types": ["full_attention", *["linear_attention"] * 4],
+            "head_dim": 16,
+            "linear_num_key_heads": 3,
+            "linear_num_value_heads": 3,
+            "linear_key_head_dim": 32,
+            "linear_value_head_dim": 48,
+            "linear_conv_kernel_dim": 3,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 40,
+            "shared_expert_intermediate_size": 32,
+            "mlp_only_layers": [0, 1, 2, 4],
+            "norm_topk_prob": False,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
     "gpt2": ("GPT2Config", {"n_inner": 112, "tie_word_embeddings": False}),
     "gpt2-gelu": (
         "GPT2Config",
@@ -250,6 +286,9 @@ def twin(member: str, rope: str = "default"):
             values = as_values(weight_name, weight.shape)
             if name.startswith("Gemma"):  # offsets from 1, and an embedding that is scaled up
                 values = values - 1 if "norm" in weight_name else values / 4 if "embed" in weight_name else values
+            if name.startswith("Qwen3Next"):  # offsets from 1 but for one norm; memories of some tokens and of many
+                values = values - 1 if "norm" in weight_name and "linear_attn" not in weight_name else values
+                values = 4 * values - 7 if "A_log" in weight_name else values
             weight.copy_(values)
         for weight_name, buffer in model.named_buffers():
             if weight_name.endswith("e_score_correction_bias"):

@@ -8,7 +8,7 @@ from gguf_toys import random_blocks, same_bits
 
 from octavo.errors import ConfigError, UnsupportedError
 from octavo.weights.kinds import Tensor, dequantize
-from octavo.weights.prepare import prepare, prepared_shape
+from octavo.weights.prepare import by_rows, prepare, prepared_shape
 from octavo.weights.schemes import SCHEMES
 
 HEADS, ROWS, COLUMNS = 3, 24, 512
@@ -55,6 +55,20 @@ def test_scales_move_with_their_rows(name):
 def test_no_steps_is_the_same_tensor():
     tensor = Tensor("f32", (2,), np.zeros(2, np.float32))
     assert prepare(tensor, ()) is tensor
+
+
+@pytest.mark.parametrize("name", ["Q4_1", "Q6_K", "BF16", "F32"])
+def test_ranges_of_every_head_come_range_by_range(name):
+    raw = random_blocks(name, ROWS, COLUMNS, seed=2)
+    whole = SCHEMES[name].unpack(raw.reshape(-1), (ROWS, COLUMNS))
+    prep = (("head_rows", 3, 0, 2, 5, 8),)
+    out = prepare(whole, prep)
+    want = [0, 1, 8, 9, 16, 17, 5, 6, 7, 13, 14, 15, 21, 22, 23]
+    assert out.shape == (15, COLUMNS) == prepared_shape((ROWS, COLUMNS), prep) and by_rows(prep)
+    assert same_bits(dequantize(out), dequantize(whole)[want])
+    for heads, end in ((5, 2), (3, 9)):
+        with pytest.raises(ConfigError, match="24 rows are not"):
+            prepare(whole, (("head_rows", heads, 0, end),))
 
 
 @pytest.mark.parametrize("heads", [0, 5, 24])

@@ -19,7 +19,8 @@ from octavo.weights.stored import OnDisk
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes that a session allocates for. num_blocks counts the null block 0. Tokens, rows: the most in one step."""
+    """Sizes that a session allocates for. num_blocks counts the null block 0. Tokens, rows: the most in one step.
+    num_snapshots: of recurrent state, numbered from 1."""
 
     max_tokens: int
     max_rows: int
@@ -27,11 +28,20 @@ class Limits:
     max_model_len: int
     num_blocks: int
     block_tokens: int
+    num_snapshots: int = 0
 
     @property
     def max_blocks(self) -> int:
         """Entries of one slot's block table."""
         return -(-self.max_model_len // self.block_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Recurrent state in bytes: of a request's slot, drafts that wait for a replay counted, and of a snapshot."""
+
+    slot: int
+    snapshot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,9 @@ class Executor(Protocol):
 
     def block_bytes(self, programs: Mapping[str, Program], block_tokens: int) -> int:
         """Bytes of one KV block over all groups and programs, padding included."""
+
+    def state_bytes(self, programs: Mapping[str, Program]) -> StateBytes:
+        """Of recurrent state, over all programs; (0, 0) without any."""
 
     def open(
         self,

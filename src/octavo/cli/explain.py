@@ -116,6 +116,7 @@ def _explain(args: argparse.Namespace) -> int:
         ("parameters", short(totals.parameters)),
         (f"weight bytes{assumed}", human(totals.weight_bytes)),
         *((f"KV bytes per token, {group}", f"{size:,}") for group, size in totals.kv_bytes_per_token),
+        *((f"bytes per sequence, {group}", f"{size:,}") for group, size in totals.state_bytes),
         (f"one token after {context}", f"{short(totals.token.flops)}FLOP, {human(totals.token.bytes)} moved"),
         (f"a prompt of {PROMPT_TOKENS}", f"{short(totals.prompt.flops)}FLOP, {human(totals.prompt.bytes)} moved"),
     ]

@@ -11,6 +11,8 @@ from octavo.policy.kv import KVLedger
 from octavo.policy.scheduler import Scheduler, SchedulerLimits
 from octavo.runner.runner import Loaded, Progress, Runner
 
+SNAPSHOT_EVERY = 1024  # tokens from one regular snapshot of recurrent state to the next
+
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
@@ -48,6 +50,8 @@ def open_engine(config: EngineConfig, drafter: Drafter, progress: Progress) -> E
         model=loaded.content_id,
         enable_prefix_caching=config.enable_prefix_caching,
         hit_backoff=drafter.hit_backoff,
+        num_snapshots=max(loaded.limits.num_snapshots, 1),
+        snapshot_every=SNAPSHOT_EVERY,
     )
     limits = SchedulerLimits(
         max_num_seqs=config.max_num_seqs,

@@ -8,25 +8,27 @@ from typing import Any
 
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
-from octavo.models import bert, deepseek, gemma, gpt2, gpt_oss, llama, mixtral
+from octavo.models import bert, deepseek, gemma, gpt2, gpt_oss, llama, mixtral, qwen3_next
 from octavo.program.ir import Program
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One member of a family. write: (config, switches, max_model_len) -> plain program; switches: its family's.
-    experts: whether its checkpoints may hold mixtures of experts."""
+    experts, recurrence: whether its checkpoints may hold mixtures of experts, and layers of recurrent state."""
 
     title: str
     write: Callable[[ModelConfig, Any, int | None], Program]
     switches: Any
     experts: bool = False
+    recurrence: bool = False
 
 
 _LLAMA = Row("Llama", llama.program, llama.Switches(gguf_interleaved=True))
 _MISTRAL = Row("Mistral", llama.program, llama.Switches(qkv_bias=False, o_bias=False, window=4096))
 _QWEN2 = Row("Qwen2", llama.program, llama.Switches(qkv_bias=True, o_bias=False))
 _QWEN3 = Row("Qwen3", llama.program, llama.Switches(qk_norm="head"))
+_QWEN3_NEXT = Row("Qwen3-Next", qwen3_next.program, qwen3_next.Switches(), experts=True, recurrence=True)
 _SMOLLM3 = Row(
     "SmolLM3", llama.program, llama.Switches(tied=True, theta=2e6, no_rope_interval=4, gguf_interleaved=True)
 )
@@ -80,6 +82,7 @@ _GLM_DSA = Row("GLM-5", deepseek.program, deepseek.Switches(scoring="sigmoid", i
 # Names of config.json, then of GGUF's general.architecture (Mistral and SmolLM2 are "llama" there).
 ROWS: Mapping[str, Row] = {
     "LlamaForCausalLM": _LLAMA,
+    "Qwen3NextForCausalLM": _QWEN3_NEXT,
     "MistralForCausalLM": _MISTRAL,
     "Qwen2ForCausalLM": _QWEN2,
     "Qwen3ForCausalLM": _QWEN3,
@@ -131,6 +134,9 @@ def row_for(config: ModelConfig) -> Row:
         )
     if config.experts is not None and not row.experts:
         raise ConfigError(f"{row.title} with experts is not supported", code="unsupported", param="num_experts")
+    if config.recurrence is not None and not row.recurrence:
+        what = f"{row.title} with recurrent layers is not supported"
+        raise ConfigError(what, code="unsupported", param="linear_num_value_heads")
     return row
 
 

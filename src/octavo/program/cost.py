@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from octavo.errors import EngineError
-from octavo.program import experts, latent
+from octavo.program import experts, latent, recurrence
 from octavo.program.ir import Op, Program
 from octavo.program.rules import Cost, Rule, elements, entry_bytes, integer, stored_bytes, weights_once
 from octavo.types import StepShape
@@ -135,6 +135,7 @@ _RULES: Mapping[str, Rule] = {
     "kv_write": _kv_write,
     "attention": _attention,
     **experts.COSTS,
+    **recurrence.COSTS,
     **dict.fromkeys(("take", "norm", "add", "concat", "glu", "act", "cap", "pool"), weights_once),
     **dict.fromkeys(("quantize", "rope_angles", "rope"), weights_once),
     **latent.COSTS,

@@ -1,8 +1,9 @@
 """A lowered program as flat little-endian int32 words: besides weights the only thing that native code gets.
 
-    magic, version, name | groups: name | caches: name, group, kv heads, d, is key, dtype | weights: name | regions
+    magic, version, name | groups: name, drafts that a slot of its state can replay (-1: it has blocks)
+    caches: name, group, kv heads, d, is key, dtype | states: name, floats, tail | weights: name | regions
     buffers: name, kind, header field, dtype, symbol, a, b, width, ld, region
-    ops: kind, name, barrier, ins, outs, weights, caches, ints, floats            (ids into the lists above)
+    ops: kind, name, barrier, ins, outs, weights, caches, states, ints, floats    (ids into the lists above)
 
 A list is its length and its items; a text is its length in bytes and the bytes, padded to words. native/program.h
 decodes it. Barriers are decided here, from what each operator reads and writes and how its work is split.
@@ -12,18 +13,18 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from octavo.errors import UnsupportedError
-from octavo.program import experts, latent
+from octavo.program import experts, latent, recurrence
 from octavo.program.arena import Arena, place, rows_of, width_of
 from octavo.program.ir import Buffer, Op, Program
 from octavo.program.rules import CACHES, Numbers, integer, number
-from octavo.types import CacheTensor
+from octavo.types import CacheTensor, KVGroup
 
-MAGIC, VERSION = 0x4F435456, 2
+MAGIC, VERSION = 0x4F435456, 3
 HEADER_IDS = {
     name: i for i, name in enumerate(("token", "position", "index", "request", "adapter", "source_row", "logit_row"))
 }
@@ -46,6 +47,7 @@ ROW_OPS = (
     *("quantize", "rope_angles", "rope", "kv_write"),
     *experts.ROW_OPS,
     *latent.ROW_OPS,
+    *recurrence.ROW_OPS,
 )
 CHOOSING_OPS = ("take", "combine")  # write by rows, read any
 
@@ -105,12 +107,14 @@ def encode(program: Program) -> bytes:
     """The words of the whole program."""
     arena = place(program)
     caches = cache_shapes(program)
-    ids = _Ids(program, caches)
+    states = recurrence.native_states(program)
+    ids = _Ids(program, caches, states)
     words = _Words()
     words.put(MAGIC, VERSION)
     words.text(program.name)
-    words.records(program.groups, lambda group: words.text(group.name))
+    words.records(program.groups, lambda group: _put_group(words, group))
     words.records(caches.items(), lambda item: _put_cache(words, *item))
+    words.records(states.items(), lambda item: _put_state(words, *item))
     words.records(program.weights, words.text)
     words.put(arena.regions)
     written = {name for op in program.ops for name in op.outs}
@@ -151,13 +155,24 @@ class _Words:
 class _Ids:
     """Numbers of everything that has a name. Token values order operators and are not stored."""
 
-    def __init__(self, program: Program, caches: Mapping[str, CacheShape]) -> None:
+    def __init__(self, program: Program, caches: Iterable[str], states: Iterable[str]) -> None:
         stored = [
             n for n, b in program.buffers.items() if b.dtype != "token" and b.kind in ("header", "value", "export")
         ]
         self.buffers = {name: i for i, name in enumerate(stored)}
         self.weights = {name: i for i, name in enumerate(program.weights)}
         self.caches = {name: i for i, name in enumerate(caches)}
+        self.states = {name: i for i, name in enumerate(states)}
+
+
+def _put_state(words: _Words, name: str, sizes: tuple[int, int]) -> None:
+    words.text(name)
+    words.put(*sizes)
+
+
+def _put_group(words: _Words, group: KVGroup) -> None:
+    words.text(group.name)
+    words.put(group.tail if group.rule == "state" else -1)
 
 
 def _put_cache(words: _Words, name: str, shape: CacheShape) -> None:
@@ -182,6 +197,7 @@ def _put_op(words: _Words, op: Op, ids: _Ids, barrier: bool) -> None:
     for names, known in ((op.ins, ids.buffers), (op.outs, ids.buffers), (op.weights, ids.weights)):
         words.list([known[name] for name in names if name in known])
     words.list([ids.caches[str(op.attrs[name])] for name in CACHES if name in op.attrs])
+    words.list([ids.states[str(op.attrs["state"])]] if "state" in op.attrs else [])
     ints, floats = NUMBERS[op.kind](op) if op.kind in NUMBERS else ([], [])
     words.list(ints)
     words.floats(floats)
@@ -240,6 +256,7 @@ NUMBERS: Mapping[str, Numbers] = {
     "pool": _pool,
     **experts.NUMBERS,
     **latent.NUMBERS,
+    **recurrence.NUMBERS,
 }
 
 

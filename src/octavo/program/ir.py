@@ -59,7 +59,7 @@ class Buffer:
 class Weight:
     """A tensor of the checkpoint. sources: format ("hf", "gguf") -> name in the file. prep: steps, as data:
     ("unpermute_rope", heads[, rotary]): the (first) rows of each head stand in interleaved rotary order; bring them to
-    half-split order. ("head_rows", heads, begin, end): these rows of each head alone. ("flatten_heads",): [heads, m, n]
+    half-split order. ("head_rows", heads, begin, end, ...): these rows of each head. ("flatten_heads",): [heads, m, n]
     as [heads m, n]. ("transpose_heads", heads): the matrix of each head turned. Further ones: weights/prepare.py.
 
     others: further names in "hf", of other generations of files. "{e}" in a name: a stack (weights/stack.py).

@@ -115,13 +115,16 @@ def activation_kinds(programs: Iterable[Program]) -> str:
 
 def store_caches(program: Program, dtype: CacheDType) -> Program:
     """The same program with every cache tensor stored as `dtype`. i8: with one f32 scale a token and KV head, or a
-    token and group of dims of a latent."""
+    token and group of dims of a latent. Recurrent state stays f32."""
     scales = {name: count for op in program.ops for name, count in _scales_of(program, op).items()}
 
     def stored(tensor: CacheTensor) -> CacheTensor:
         return CacheTensor(tensor.name, tensor.elements, dtype, scales[tensor.name] if dtype == "i8" else 0)
 
-    groups = tuple(replace(group, tensors=tuple(map(stored, group.tensors))) for group in program.groups)
+    groups = tuple(
+        group if group.rule == "state" else replace(group, tensors=tuple(map(stored, group.tensors)))
+        for group in program.groups
+    )
     buffers = {
         name: replace(buffer, dtype=dtype) if buffer.kind == "cache" else buffer
         for name, buffer in program.buffers.items()

@@ -35,13 +35,14 @@ class ExplainRow:
 class ExplainTotals:
     """The whole program. weight_bytes counts a shared weight once; assumed: some sizes were guessed from the kind.
 
-    kv_bytes_per_token: by KV group.
+    kv_bytes_per_token: by KV group; state_bytes: of a sequence whatever its length, by group of recurrent state.
     """
 
     parameters: int
     weight_bytes: int
     assumed: bool
     kv_bytes_per_token: tuple[tuple[str, int], ...]
+    state_bytes: tuple[tuple[str, int], ...]
     token: Cost
     prompt: Cost
 
@@ -58,7 +59,8 @@ def explain_totals(program: Program, context: int = 0) -> ExplainTotals:
         parameters=sum(_count(weight.shape) for weight in weights),
         weight_bytes=sum(stored_bytes(weight) for weight in weights),
         assumed=any(weight.stored_bytes is None for weight in weights),
-        kv_bytes_per_token=tuple((group.name, group.bytes_per_token) for group in program.groups),
+        kv_bytes_per_token=tuple((g.name, g.bytes_per_token) for g in program.groups if g.rule != "state"),
+        state_bytes=tuple((g.name, g.bytes_per_sequence) for g in program.groups if g.rule == "state"),
         token=program_cost(program, StepShape.decode(1, context)),
         prompt=program_cost(program, StepShape.prefill(PROMPT_TOKENS)),
     )

@@ -25,10 +25,11 @@ from octavo.errors import ConfigError, EngineError, ResourceError, UnsupportedEr
 from octavo.model_config import ModelConfig
 from octavo.program.ir import Program
 from octavo.program.pooling import POOLED, Pooling
+from octavo.program.recurrence import with_tail
 from octavo.request import Request, Row, RowResult, StepPlan, StepResult
 from octavo.runner import machine, outcome
 from octavo.runner.batch import Array, HeaderWriter
-from octavo.runner.capacity import Demand, usable_blocks
+from octavo.runner.capacity import Demand, num_snapshots, usable_blocks
 from octavo.runner.model import model_config, target_program
 from octavo.runner.table import RequestTable
 from octavo.sampling.sampler import Sampler
@@ -117,10 +118,12 @@ class Runner:
         model = model_config(checkpoint)
         max_model_len = _context_length(config, model)
         target, pooling = target_program(checkpoint, model, config, max_model_len)
-        plain = {TARGET: _tapped(target, drafter.taps), **drafter.programs}
+        target = with_tail(_tapped(target, drafter.taps), drafter.max_draft)
+        plain = {TARGET: target, **drafter.programs}
         source = WeightSource(plain, checkpoint, drafter)
         chosen: dict[str, Any] = {"activations": config.activations, "kv_dtype": config.kv_dtype, "isa": config.isa}
         programs = {name: executor.lower(program, source.kinds(program), **chosen) for name, program in plain.items()}
+        state = executor.state_bytes(programs)
         demand = Demand(
             block_bytes=executor.block_bytes(programs, config.block_tokens),
             block_tokens=config.block_tokens,
@@ -128,16 +131,10 @@ class Runner:
             memory_free=machine.memory()[1],
             max_num_seqs=config.max_num_seqs,
             max_model_len=max_model_len,
+            slot_bytes=state.slot,
+            snapshot_bytes=state.snapshot,
         )
-        blocks = usable_blocks(demand, kv_memory=config.kv_memory, num_blocks=config.num_blocks)
-        limits = Limits(
-            max_tokens=config.max_num_batched_tokens,
-            max_rows=config.max_logit_rows,
-            max_seqs=config.max_num_seqs,
-            max_model_len=max_model_len,
-            num_blocks=blocks + 1,
-            block_tokens=config.block_tokens,
-        )
+        limits = _limits(config, demand)
         threads = config.threads or machine.topology().threads
         kept = Kept(cache_home() / "packed", source.content()) if config.packed_cache == "on" else None
         session = executor.open(
@@ -316,6 +313,20 @@ def _tapped(program: Program, taps: Sequence[str]) -> Program:
     buffers = {**program.buffers, **{name: replace(program.buffers[name], kind="export") for name in taps}}
     fresh = tuple(name for name in taps if name not in program.exports)
     return replace(program, buffers=buffers, exports=(*program.exports, *fresh))
+
+
+def _limits(config: EngineConfig, demand: Demand) -> Limits:
+    """Raises ResourceError where the cache finds no room."""
+    blocks = usable_blocks(demand, kv_memory=config.kv_memory, num_blocks=config.num_blocks)
+    return Limits(
+        max_tokens=config.max_num_batched_tokens,
+        max_rows=config.max_logit_rows,
+        max_seqs=config.max_num_seqs,
+        max_model_len=demand.max_model_len,
+        num_blocks=blocks + 1,
+        block_tokens=config.block_tokens,
+        num_snapshots=num_snapshots(demand, kv_memory=None if config.num_blocks is not None else config.kv_memory),
+    )
 
 
 def _context_length(config: EngineConfig, model: ModelConfig) -> int:

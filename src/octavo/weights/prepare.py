@@ -43,15 +43,17 @@ def unpermute_rope(tensor: Tensor, heads: int, rotary: int = 0) -> Tensor:
     return tensor.moved(move)
 
 
-def head_rows(tensor: Tensor, heads: int, begin: int, end: int) -> Tensor:
-    """Rows [begin, end) of each head."""
-    shape = _head_rows_shape(tensor.shape, heads, begin, end)
+def head_rows(tensor: Tensor, heads: int, *bounds: int) -> Tensor:
+    """Of each head's share of the rows those in [bounds[0], bounds[1]), then in the next range, ...: range by range,
+    head by head."""
+    shape = _head_rows_shape(tensor.shape, heads, *bounds)
 
-    def move(array: Any) -> Any:
+    def choose(array: Any) -> Any:
         by_head = array.reshape(heads, array.shape[0] // heads, *array.shape[1:])
-        return by_head[:, begin:end].reshape(shape[0], *array.shape[1:])
+        ranges = [by_head[:, begin:end].reshape(-1, *array.shape[1:]) for begin, end in _ranges(bounds)]
+        return np.concatenate(ranges)
 
-    return replace(tensor.moved(move), shape=shape)
+    return replace(tensor.moved(choose), shape=shape)
 
 
 def flatten_heads(tensor: Tensor) -> Tensor:
@@ -126,10 +128,15 @@ def by_rows(prep: tuple[tuple[Scalar, ...], ...]) -> bool:
     return not {"columns", "transpose", "row", "flatten_heads", "transpose_heads"} & {name for name, *_ in prep}
 
 
-def _head_rows_shape(shape: tuple[int, ...], heads: int, begin: int, end: int) -> tuple[int, ...]:
-    if heads < 1 or shape[0] % heads or end > shape[0] // heads:
-        raise ConfigError(f"{shape[0]} rows are not {heads} heads of at least {end}", param="num_attention_heads")
-    return (heads * (end - begin), *shape[1:])
+def _ranges(bounds: tuple[int, ...]) -> list[tuple[int, int]]:
+    return list(zip(bounds[::2], bounds[1::2], strict=True))
+
+
+def _head_rows_shape(shape: tuple[int, ...], heads: int, *bounds: int) -> tuple[int, ...]:
+    if heads < 1 or shape[0] % heads or max(bounds) > shape[0] // heads:
+        what = f"{shape[0]} rows are not {heads} heads of at least {max(bounds)}"
+        raise ConfigError(what, param="num_attention_heads")
+    return _with(shape, 0, heads * sum(end - begin for begin, end in _ranges(bounds)))
 
 
 def _flat_shape(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -15,12 +15,13 @@ import numpy as np
 from octavo import _native
 from octavo.backends.native.packed import PackedFile, UnusableError
 from octavo.backends.native.session import NativeSession
-from octavo.backends.port import Kept, Limits, WeightStream
+from octavo.backends.port import Kept, Limits, StateBytes, WeightStream
 from octavo.config import KVDType
 from octavo.errors import EngineError, ResourceError, UnsupportedError, UsageError
 from octavo.program.encode import PAGE_TOKENS, cache_shapes, encode
 from octavo.program.ir import Program, Weight
 from octavo.program.lower import activation_kinds, lower
+from octavo.program.recurrence import native_states
 from octavo.types import Numerics, kv_storage
 from octavo.weights.kinds import KIND_NUMBERS, Tensor
 from octavo.weights.stack import Stack
@@ -53,6 +54,12 @@ class NativeExecutor:
         shapes = {name: shape for program in programs.values() for name, shape in cache_shapes(program).items()}
         return sum(shape.block_bytes(block_tokens) for shape in shapes.values())
 
+    def state_bytes(self, programs: Mapping[str, Program]) -> StateBytes:
+        states = {name: sizes for program in programs.values() for name, sizes in native_states(program).items()}
+        drafts = max((group.tail for program in programs.values() for group in program.groups), default=0)
+        kept = sum(floats for floats, _ in states.values())
+        return StateBytes(4 * (kept + 2 * drafts * sum(tail for _, tail in states.values())), 4 * kept)
+
     def open(
         self,
         programs: Mapping[str, Program],
@@ -81,6 +88,7 @@ class NativeExecutor:
             limits.num_blocks,
             limits.block_tokens,
             threads,
+            limits.num_snapshots,
         )
         wanted = {name: weight for program in programs.values() for name, weight in program.weights.items()}
         mapped: Any = None

@@ -11,15 +11,16 @@ from typing import Any
 
 import torch
 
-from octavo.backends.port import Kept, Limits, WeightStream
+from octavo.backends.port import Kept, Limits, StateBytes, WeightStream
 from octavo.backends.reference.operators import OPERATORS
+from octavo.backends.reference.states import States
 from octavo.backends.reference.step import Pages, PageShape, Step, block_bytes
 from octavo.backends.reference.tensors import to_float
 from octavo.config import KVDType
 from octavo.errors import EngineError, UnsupportedError, UsageError
 from octavo.program.ir import Program
 from octavo.program.lower import activation_kinds, bind, lower, store_caches
-from octavo.types import CacheTensor, Numerics, kv_storage
+from octavo.types import CacheTensor, KVGroup, Numerics, kv_storage
 from octavo.weights.kinds import Tensor
 
 VERSION = 1
@@ -52,6 +53,13 @@ class ReferenceExecutor:
 
     def block_bytes(self, programs: Mapping[str, Program], block_tokens: int) -> int:
         return block_bytes(_tensors(programs), block_tokens)
+
+    def state_bytes(self, programs: Mapping[str, Program]) -> StateBytes:
+        groups = [group for group in _by_name(programs) if group.rule == "state"]
+        kept = sum(group.bytes_per_sequence for group in groups)
+        return StateBytes(
+            kept + sum(4 * group.tail * tensor.tail for group in groups for tensor in group.tensors), kept
+        )
 
     def open(
         self,
@@ -93,7 +101,8 @@ class ReferenceSession:
         self.numerics = _numerics(programs)
         self.exports: dict[str, torch.Tensor] = {}
         shape = PageShape(limits.num_blocks, limits.block_tokens, limits.max_seqs, limits.max_blocks)
-        self.pages = Pages(_tensors(programs), _groups(programs), shape)
+        states = States(_by_name(programs), limits.max_seqs, limits.num_snapshots)
+        self.pages = Pages(_tensors(programs), _groups(programs), shape, states)
         for program in self.programs.values():
             for name, weight in program.weights.items():
                 if name not in self.weights:
@@ -107,6 +116,8 @@ class ReferenceSession:
         self.pages.update(step.fields["tables"].tolist())
         self.pages.copy(step.fields["copies"].tolist())
         chosen = self.programs[program]
+        if any(group.rule == "state" for group in chosen.groups):
+            self.pages.states.begin(step.fields, step.rows)
         values = {**self.exports, **step.fields}
         for op in chosen.ops:
             for leaf in op.parts or (op,):
@@ -135,12 +146,14 @@ def _is_token(program: Program, name: str) -> bool:
     return name in program.buffers and program.buffers[name].dtype == "token"
 
 
+def _by_name(programs: Mapping[str, Program]) -> list[KVGroup]:
+    """The groups of all programs; those of one name are told apart by their tensors."""
+    return [group for program in programs.values() for group in program.groups]
+
+
 def _tensors(programs: Mapping[str, Program]) -> dict[str, CacheTensor]:
-    """By name, over all programs."""
-    groups = [group for program in programs.values() for group in program.groups]
-    if any(group.rule == "state" for group in groups):
-        raise UnsupportedError("the reference executor has no recurrent state")
-    return {tensor.name: tensor for group in groups for tensor in group.tensors}
+    """Of groups with blocks, by name, over all programs."""
+    return {tensor.name: tensor for group in _by_name(programs) if group.rule != "state" for tensor in group.tensors}
 
 
 def _groups(programs: Mapping[str, Program]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from octavo.backends.reference import experts, latent
+from octavo.backends.reference import experts, latent, recurrence
 from octavo.backends.reference.step import Pages, Step
 from octavo.program.ir import Op
 
@@ -226,4 +226,5 @@ OPERATORS: dict[str, Function] = (
     }
     | experts.OPERATORS
     | latent.OPERATORS
+    | recurrence.OPERATORS
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from octavo.backends.reference.states import States
 from octavo.errors import EngineError
 from octavo.program.header import FLAG_NO_WRITE, NUM_SCALARS, VERSION, offsets
 from octavo.types import CacheTensor
@@ -52,11 +53,14 @@ class Step:
 class Pages:
     """The caches of one session: blocks of every cache tensor, and per group the block table of each slot.
 
-    memory: uint8 [num_blocks, bytes], each tensor's entries of a block side by side.
+    memory: uint8 [num_blocks, bytes], each tensor's entries of a block side by side. states: of groups without blocks.
     """
 
-    def __init__(self, tensors: Mapping[str, CacheTensor], groups: Mapping[str, int], shape: PageShape) -> None:
+    def __init__(
+        self, tensors: Mapping[str, CacheTensor], groups: Mapping[str, int], shape: PageShape, states: States
+    ) -> None:
         """groups: cache tensor -> group number."""
+        self.states = states
         self.tensors = dict(tensors)
         self.groups = dict(groups)
         self.shape = shape
