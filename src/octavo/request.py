@@ -37,6 +37,7 @@ class SamplingParams:
     Order: logits -> bias, penalties, allowed/bad ids, mask -> temperature -> min-p -> top-k -> top-p -> sample.
     temperature 0 is greedy. top_k 0 or -1 is off. seed None: one is minted and returned. max_tokens None: what fits.
     `logprobs` n: the chosen token and the n most likely at each position; 0 gives the chosen alone.
+    shown_special_ids: special tokens that are text all the same.
     """
 
     n: int = 1
@@ -62,9 +63,10 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
+    shown_special_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("stop", "stop_token_ids", "bad_words"):
+        for name in ("stop", "stop_token_ids", "bad_words", "shown_special_ids"):
             object.__setattr__(self, name, _tuple(name, getattr(self, name) or ()))
         if self.allowed_token_ids is not None:
             object.__setattr__(self, "allowed_token_ids", _tuple("allowed_token_ids", self.allowed_token_ids))

@@ -101,6 +101,7 @@ class Transcript:
                 stop=params.stop,
                 include_stop=params.include_stop_str_in_output,
                 skip_special=params.skip_special_tokens,
+                shown=params.shown_special_ids,
                 min_tokens=params.min_tokens,
             )
             if params.detokenize

@@ -8,7 +8,7 @@ The deltas joined are decode(prompt + output) without decode(prompt). Work per p
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from octavo.text.tokenizer import Tokenizer
@@ -28,7 +28,7 @@ class Detokenizer:
     """One output of one request.
 
     Of several stop strings the one that is complete first counts, at equal ends the longest. Stop strings that begin
-    in one of the first `min_tokens` tokens do not count.
+    in one of the first `min_tokens` tokens do not count. shown: special ids that are text though others are skipped.
     """
 
     def __init__(
@@ -39,10 +39,12 @@ class Detokenizer:
         stop: Sequence[str] = (),
         include_stop: bool = False,
         skip_special: bool = True,
+        shown: Collection[int] = (),
         min_tokens: int = 0,
     ) -> None:
         self._pieces = tokenizer.pieces
         self._skip_special = skip_special
+        self._shown = frozenset(shown)
         self._stop = tuple(stop)
         self._heads = frozenset(text[0] for text in self._stop)
         self._include_stop = include_stop
@@ -62,8 +64,9 @@ class Detokenizer:
             if self._ended:
                 break
             self._count += 1
-            piece = self._pieces.piece(token_id, skip_special=self._skip_special)
-            if self._first and not (self._skip_special and token_id in self._pieces.hidden):
+            skip = self._skip_special and token_id not in self._shown
+            piece = self._pieces.piece(token_id, skip_special=skip)
+            if self._first and not (skip and token_id in self._pieces.hidden):
                 piece, self._first = self._pieces.begin(piece)
             text = self._text(piece)
             if not self._stop or self._count <= self._min_tokens:

@@ -32,6 +32,8 @@ END_OF_TURN = (
     "<|end_of_text|>",
     "<end_of_turn>",
     "<|end|>",
+    "<|return|>",
+    "<|call|>",
 )
 
 

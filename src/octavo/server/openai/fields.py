@@ -33,15 +33,12 @@ IGNORED: dict[str, Callable[[Any], bool]] = {
     "service_tier": _one_of("auto", "default"),
     "prediction": _any,
     "prompt_cache_retention": _any,
-    "parallel_tool_calls": lambda value: isinstance(value, bool),
     "verbosity": _one_of("medium"),
     "modalities": _one_of(["text"]),
 }
 
 # Known fields that this server does not have: name -> which values are accepted because they ask for nothing.
 UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
-    "tools": _one_of([]),
-    "tool_choice": _one_of("none", "auto"),
     "functions": _one_of([]),
     "function_call": _one_of("none", "auto"),
     "response_format": lambda value: value == {"type": "text"},

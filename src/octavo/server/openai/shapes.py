@@ -61,6 +61,9 @@ class ChatRequest(Generation, kw_only=True):
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, str | int | float | bool | None] = msgspec.field(default_factory=dict)
     reasoning_effort: str | None = None
+    tools: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    tool_choice: Any = None
+    parallel_tool_calls: bool = True
 
 
 class CompletionRequest(Generation, kw_only=True):
@@ -96,6 +99,7 @@ def sampling_params(body: Generation, *, max_tokens: int | None, logprobs: int |
         logit_bias=body.logit_bias,  # type: ignore[arg-type]  # keys become integers, or an error that names the field
         allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
         skip_special_tokens=body.skip_special_tokens,
+        shown_special_ids=over.get("shown_special_ids", ()),
     )
 
 

@@ -1,0 +1,29 @@
+"""Llama 3.1 and later: JSON objects as the whole answer, with or without a tag before them; `;` between several.
+
+<|python_tag|>{"name": "f", "parameters": {"x": 1}}
+"""
+
+from __future__ import annotations
+
+from octavo.text.dialects.dialect import Block, Call, Dialect, Malformed, Schemas, first_value, one_call, some
+
+TAG = "<|python_tag|>"
+
+
+def calls(text: str, schemas: Schemas) -> list[Call]:
+    found, at = [], 0
+    while text[at:].strip(" \n\t;,"):
+        value, at = first_value(text, at + len(text[at:]) - len(text[at:].lstrip(" \n\t;,")))
+        found.append(one_call(value))
+    return some(found)
+
+
+def bare(text: str, schemas: Schemas) -> list[Call]:
+    """An answer may be JSON of its own: only the names of declared tools make it a call."""
+    found = calls(text, schemas)
+    if any(call.name not in schemas for call in found):
+        raise Malformed("not a declared tool")
+    return found
+
+
+DIALECT = Dialect("llama3", (TAG,), (Block(TAG, None, calls), Block("{", None, bare, bare=True)))
