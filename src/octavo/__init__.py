@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from octavo.engine.llm import LLM, AsyncLLM
-    from octavo.request import SamplingParams
+    from octavo.request import SamplingParams, Structure
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "AsyncLLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "SamplingParams", "Structure", "__version__"]
 
-_HOMES = {"LLM": "octavo.engine.llm", "AsyncLLM": "octavo.engine.llm", "SamplingParams": "octavo.request"}
+_HOMES = {
+    "LLM": "octavo.engine.llm",
+    "AsyncLLM": "octavo.engine.llm",
+    "SamplingParams": "octavo.request",
+    "Structure": "octavo.request",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -26,8 +26,21 @@ MAX_LOGIT_BIAS = 1024
 MAX_STOP_IDS = 1024
 MAX_BAD_WORDS, MAX_BAD_LENGTH = 1024, 256  # each is looked at in every step, which batch mates share
 
+MAX_STRUCTURE = 256 << 10  # characters
+
 FinishReason = Literal["stop", "length", "abort", "error"]
 LogprobsMode = Literal["raw", "processed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What an output must be, from its first token to its last.
+
+    source: a regular expression, a grammar in Lark or GBNF, or the JSON text of a schema or of a list of choices.
+    """
+
+    kind: Literal["json_schema", "regex", "grammar", "choice"]
+    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +50,7 @@ class SamplingParams:
     Order: logits -> bias, penalties, allowed/bad ids, mask -> temperature -> min-p -> top-k -> top-p -> sample.
     temperature 0 is greedy. top_k 0 or -1 is off. seed None: one is minted and returned. max_tokens None: what fits.
     `logprobs` n: the chosen token and the n most likely at each position; 0 gives the chosen alone.
-    shown_special_ids: special tokens that are text all the same.
+    shown_special_ids: special tokens that are text all the same. structure: what the output must be.
     """
 
     n: int = 1
@@ -64,6 +77,7 @@ class SamplingParams:
     detokenize: bool = True
     skip_special_tokens: bool = True
     shown_special_ids: tuple[int, ...] = ()
+    structure: Structure | None = None
 
     def __post_init__(self) -> None:
         for name in ("stop", "stop_token_ids", "bad_words", "shown_special_ids"):
@@ -173,6 +187,8 @@ def _check_lists(params: SamplingParams) -> None:
         for token in getattr(params, name) or ():
             if isinstance(token, bool) or not isinstance(token, int):
                 raise RequestError(f"{name}: {token!r} is no token id", param=name)
+    if params.structure is not None and len(params.structure.source) > MAX_STRUCTURE:
+        raise RequestError(f"structured output: at most {MAX_STRUCTURE} characters", param="structure")
     if params.logprobs_mode not in ("raw", "processed"):
         raise RequestError(f"logprobs_mode is raw or processed, not {params.logprobs_mode!r}", param="logprobs_mode")
 

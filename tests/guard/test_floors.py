@@ -26,6 +26,7 @@ FLOORS = {
     "policy": 1,
     "program": 1,
     "text": 1,
+    "grammar": 1,
     "models": 2,
     "weights": 2,
     "backends": 3,
@@ -177,6 +178,6 @@ def test_dangerous_calls_are_absent():
 def test_public_names():
     import octavo
 
-    assert sorted(octavo.__all__) == ["AsyncLLM", "LLM", "SamplingParams", "__version__"]
+    assert sorted(octavo.__all__) == ["AsyncLLM", "LLM", "SamplingParams", "Structure", "__version__"]
     for name in octavo.__all__:
         assert getattr(octavo, name) is not None

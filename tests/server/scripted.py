@@ -9,6 +9,7 @@ import asyncio
 from octavo.engine.inputs import InputReader
 from octavo.engine.outputs import Transcript
 from octavo.engine.port import EngineStats, ModelInfo
+from octavo.grammar.structures import Structures
 from octavo.request import TokenDelta, TokenLogprobs
 from octavo.text.chat import ChatTemplate
 
@@ -33,13 +34,18 @@ class ScriptedLLM:
         )
         self.error = None
         self.answer = ANSWER
+        self.script = None  # token ids instead
         self.hold = False
         self.pause = 0.0
         self.failure = None
         self.opened = self.closed = 0
         self.calls = []
-        self._reader = InputReader(self.info, tokenizer)
+        self._structures = Structures(lambda: self.tokenizer)
+        self._reader = InputReader(self.info, tokenizer, self._structures)
         self._template = template or ChatTemplate.of(tokenizer)
+
+    def check_structure(self, structure):
+        self._structures.check(structure)
 
     def encode_chat(self, messages, /, **options):
         return self._template.encode(self.tokenizer, messages, **options)
@@ -83,7 +89,7 @@ class ScriptedLLM:
             prompt_logprobs = tuple(self._entries(token, params.prompt_logprobs) for token in request.prompt_ids[1:])
         if params.max_tokens == 0:
             return TokenDelta(request.id, (), prompt_logprobs=prompt_logprobs, finish_reason="length")
-        ids = [*self.tokenizer.encode(self.answer), self.tokenizer.eos_ids[0]]
+        ids = self.script or [*self.tokenizer.encode(self.answer), self.tokenizer.eos_ids[0]]
         token = ids[step]
         last = step + 1 == len(ids)
         full = step + 1 == params.max_tokens

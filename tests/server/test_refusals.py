@@ -55,7 +55,7 @@ CASES = [
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "unsupported"),
     ({"tool_choice": "required"}, "tool_choice", "unsupported"),
     ({"functions": [{"name": "f"}]}, "functions", "unsupported"),
-    ({"response_format": {"type": "json_object"}}, "response_format", "unsupported"),
+    ({"response_format": {"type": "xml"}}, "response_format", "unsupported"),
     ({"modalities": ["text", "audio"]}, "modalities", "unsupported"),
     ({"audio": {"voice": "x"}}, "audio", "unsupported"),
     ({"store": True}, "store", "unsupported"),

@@ -108,6 +108,16 @@ def test_reasoning_stands_apart(ask, llm, parsed):
     assert "".join(delta.get("content", "") for delta in deltas) == "Yes."
 
 
+def test_t5_bytes_that_are_no_text_leave_the_call_intact(ask, llm):
+    broken = [token for token in range(300) if llm.tokenizer.token_bytes(token) in (b"\xe6", b"\x80")]
+    assert len(broken) == 2
+    encode = llm.tokenizer.encode
+    llm.script = [*encode("<think>"), *broken, *encode("=</think>" + CALL), *llm.tokenizer.eos_ids]
+    choice = ask(tools=[WEATHER]).json()["choices"][0]
+    assert "\ufffd" in choice["message"]["reasoning_content"] and choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "weather"
+
+
 def test_what_is_no_call_is_text(ask, llm):
     llm.answer = "<tool_call>oops</tool_call>"
     choice = ask(tools=[WEATHER]).json()["choices"][0]
@@ -160,6 +170,7 @@ def test_allowed_tools_are_those_that_are_shown(ask, llm):
         ({"tools": [CLOCK], "tool_choice": {"allowed_tools": {"tools": [WEATHER]}}}, "tool_choice"),
         ({"tools": [CLOCK], "tool_choice": {"allowed_tools": {"mode": "required", "tools": [CLOCK]}}}, "tool_choice"),
         ({"tools": "clock"}, "tools"),
+        ({"tools": [CLOCK], "response_format": {"type": "json_object"}}, "response_format"),
     ],
 )
 def test_refusals_name_the_field(ask, fields, param):

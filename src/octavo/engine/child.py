@@ -6,6 +6,7 @@ the stream ends this process, whatever it is doing. Exit codes are those of erro
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import socket
@@ -16,8 +17,21 @@ import time
 from octavo.drafters.null import NullDrafter
 from octavo.engine.loop import EngineLoop
 from octavo.engine.parts import open_engine
-from octavo.engine.wire import Channel, Close, Command, Event, Fault, Open, Progress, Ready, Update, WireError
+from octavo.engine.wire import (
+    Channel,
+    Close,
+    Command,
+    Event,
+    Fault,
+    Open,
+    Progress,
+    Ready,
+    Submit,
+    Update,
+    WireError,
+)
 from octavo.errors import EngineError, OctavoError
+from octavo.grammar.structures import Structures
 
 GONE = EngineError.exit_code
 TURN_SECONDS = 120.0
@@ -43,7 +57,7 @@ class Child:
         self._send(Ready(parts.info, parts.stats()))
         depth = first.config.plans_outstanding
         loop = EngineLoop(parts.scheduler, parts.runner, parts.stats, self._take, depth=depth)
-        threading.Thread(target=self._read, args=(loop,), daemon=True).start()
+        threading.Thread(target=self._read, args=(loop, parts.structures), daemon=True).start()
         threading.Thread(target=watch, args=(loop,), daemon=True).start()
         loop.run()
         return 0 if self._fault is None else GONE
@@ -63,9 +77,13 @@ class Child:
         except OSError:
             os._exit(GONE)
 
-    def _read(self, loop: EngineLoop) -> None:
+    def _read(self, loop: EngineLoop, structures: Structures) -> None:
+        """Structures are compiled here, in order and away from the step."""
         try:
             while (command := self._channel.receive()) is not None:
+                if isinstance(command, Submit) and command.request.params.structure is not None:
+                    with contextlib.suppress(OctavoError):  # the face has compiled it too; the sampler says so again
+                        structures.check(command.request.params.structure)
                 loop.post(command)
                 if isinstance(command, Close):
                     return

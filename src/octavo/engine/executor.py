@@ -37,6 +37,7 @@ from octavo.engine.wire import (
     Update,
 )
 from octavo.errors import EngineError, OctavoError, RequestError
+from octavo.grammar.structures import Structures
 from octavo.request import Request, TokenDelta
 
 ProgressHook = Callable[[int, int], None]
@@ -88,9 +89,14 @@ class ThreadEngine:
     """The engine in a thread of this process. The caller's thread loads; `threads` of the config compute."""
 
     def __init__(
-        self, config: EngineConfig, *, drafter: Drafter | None = None, progress: ProgressHook = no_progress
+        self,
+        config: EngineConfig,
+        *,
+        drafter: Drafter | None = None,
+        progress: ProgressHook = no_progress,
+        structures: Structures | None = None,
     ) -> None:
-        parts = open_engine(config, drafter or NullDrafter(), progress)
+        parts = open_engine(config, drafter or NullDrafter(), progress, structures)
         self.info: ModelInfo = parts.info
         self._sinks = SinkTable()
         self._stats = parts.stats()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from octavo.engine.port import ModelInfo
 from octavo.errors import RequestError
+from octavo.grammar.structures import Structures
 from octavo.request import Request, SamplingParams
 from octavo.sampling.seeds import child_seed, mint_seed
 from octavo.types import Vocabulary
@@ -36,9 +37,11 @@ class Prepared:
 class InputReader:
     """Turns prompts into requests for one model."""
 
-    def __init__(self, info: ModelInfo, vocabulary: Vocabulary) -> None:
+    def __init__(self, info: ModelInfo, vocabulary: Vocabulary, structures: Structures | None = None) -> None:
+        """structures: those of the vocabulary, where the engine's own can be shared."""
         self._info = info
         self._vocabulary = vocabulary
+        self._structures = structures or Structures(lambda: vocabulary)
 
     def prepare(
         self,
@@ -61,6 +64,8 @@ class InputReader:
         seed = mint_seed() if params.seed is None else params.seed
         bad_words = self._bad_words(params.bad_words)
         self._check_choice(params, bad_words)
+        if params.structure is not None:
+            self._structures.check(params.structure)
         requests = []
         for child in range(params.n):
             prompt_logprobs = params.prompt_logprobs if child == 0 else None
@@ -150,8 +155,16 @@ class InputReader:
         raise RequestError(f"{name}: no token is left beside min_tokens and bad_words", param=name)
 
 
+def check_structured(params: SamplingParams) -> None:
+    """Refuses what would keep an output from ending where its structure ends."""
+    for name in ("ignore_eos", "min_tokens", "bad_words", "allowed_token_ids"):
+        if params.structure is not None and getattr(params, name):
+            raise RequestError(f"{name}: not together with structured output", param=name)
+
+
 def _check_params(params: SamplingParams, vocab_size: int) -> None:
     params.check_vocabulary(vocab_size)
+    check_structured(params)
     if params.stop and not params.detokenize:
         raise RequestError("stop strings need text: leave detokenize on, or give stop_token_ids", param="stop")
     if params.max_tokens == 0 and params.prompt_logprobs is None:

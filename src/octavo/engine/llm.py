@@ -24,6 +24,7 @@ from octavo.engine.progress import CountBar
 from octavo.engine.streams import AsyncLLM
 from octavo.engine.vocabulary import check_template, load_tokenizer
 from octavo.errors import EngineError, RequestError
+from octavo.grammar.structures import Structures
 from octavo.request import SamplingParams, TokenDelta
 from octavo.text.chat import ChatTemplate, check_options
 from octavo.text.tokenizer import Tokenizer
@@ -88,9 +89,10 @@ class LLM:
         )
         self.tokenizer: Tokenizer = load_tokenizer(model)
         self._template = ChatTemplate.started(self.tokenizer)
-        self._engine = ThreadEngine(self.config, drafter=drafter, progress=progress)
+        structures = Structures(lambda: self.tokenizer)
+        self._engine = ThreadEngine(self.config, drafter=drafter, progress=progress, structures=structures)
         check_template(self._template, self._engine)
-        self._inputs = InputReader(self._engine.info, self.tokenizer)
+        self._inputs = InputReader(self._engine.info, self.tokenizer, structures)
         self._ids = itertools.count()
 
     # ---- generation

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from octavo.config import EngineConfig
 from octavo.drafters.port import Drafter
 from octavo.engine.port import EngineStats, ModelInfo
+from octavo.engine.vocabulary import load_tokenizer
+from octavo.grammar.structures import Structures
 from octavo.policy.kv import KVLedger
 from octavo.policy.scheduler import Scheduler, SchedulerLimits
 from octavo.runner.runner import Loaded, Progress, Runner
@@ -19,6 +21,7 @@ class EngineParts:
     runner: Runner
     scheduler: Scheduler
     info: ModelInfo
+    structures: Structures
 
     def stats(self) -> EngineStats:
         """Read in the loop's thread, between steps. Blocks are summed over the KV groups."""
@@ -38,9 +41,12 @@ class EngineParts:
         )
 
 
-def open_engine(config: EngineConfig, drafter: Drafter, progress: Progress) -> EngineParts:
-    """Loads the model, sizes everything. progress: (bytes of weights read, of all)."""
-    runner = Runner.open(config, drafter, progress)
+def open_engine(
+    config: EngineConfig, drafter: Drafter, progress: Progress, structures: Structures | None = None
+) -> EngineParts:
+    """Loads the model, sizes everything. progress: (bytes of weights read, of all). structures: the face's."""
+    structures = structures or Structures(lambda: load_tokenizer(config.model))
+    runner = Runner.open(config, drafter, progress, structures)
     loaded = runner.loaded
     ledger = KVLedger(
         loaded.groups,
@@ -60,7 +66,7 @@ def open_engine(config: EngineConfig, drafter: Drafter, progress: Progress) -> E
         max_model_len=loaded.limits.max_model_len,
         plans_outstanding=config.plans_outstanding,
     )
-    return EngineParts(runner, Scheduler(limits, ledger), _info(config, loaded))
+    return EngineParts(runner, Scheduler(limits, ledger), _info(config, loaded), structures)
 
 
 def _info(config: EngineConfig, loaded: Loaded) -> ModelInfo:

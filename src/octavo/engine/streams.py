@@ -22,7 +22,8 @@ from octavo.engine.outputs import StreamDelta, Transcript
 from octavo.engine.port import EngineStats, ModelInfo
 from octavo.engine.vocabulary import check_template, load_tokenizer
 from octavo.errors import OctavoError
-from octavo.request import Request, SamplingParams, TokenDelta
+from octavo.grammar.structures import Structures
+from octavo.request import Request, SamplingParams, Structure, TokenDelta
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
 
@@ -37,11 +38,14 @@ class AsyncLLM:
         self.config = config
         self.tokenizer: Tokenizer = load_tokenizer(config.model)
         self._template = ChatTemplate.started(self.tokenizer)
+        self._structures = Structures(lambda: self.tokenizer)
         self._engine: LiveEngine = (
-            ProcessEngine(config, progress=progress) if process else ThreadEngine(config, progress=progress)
+            ProcessEngine(config, progress=progress)
+            if process
+            else ThreadEngine(config, progress=progress, structures=self._structures)
         )
         check_template(self._template, self._engine)
-        self._inputs = InputReader(self._engine.info, self.tokenizer)
+        self._inputs = InputReader(self._engine.info, self.tokenizer, self._structures)
         self._ids = itertools.count()
         self._post: Post | None = None  # into the event loop of the latest stream
         self._open: dict[str, list[str]] = {}  # request id of a caller -> ids of its sequences
@@ -68,6 +72,10 @@ class AsyncLLM:
             self._template = ChatTemplate.of(self.tokenizer)
         return self._template
 
+    def check_structure(self, structure: Structure) -> None:
+        """Compiles it, away from any stream. Raises RequestError, UnsupportedError."""
+        self._structures.check(structure)
+
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], /, **options: Any) -> list[int]:
         """The prompt ids of one conversation; options as ChatTemplate.encode takes them."""
         return self.chat_template.encode(self.tokenizer, messages, **options)
@@ -87,7 +95,8 @@ class AsyncLLM:
         name = request_id or f"request-{next(self._ids)}"
         unique = f"{name}/{next(self._ids)}"
         prepare = partial(self._inputs.prepare, prompt, params, unique, tenant=tenant, salt=salt, priority=priority)
-        encodes = isinstance(prompt, (str, Mapping)) or params.bad_words  # and may wait for another text's turn
+        # and may wait for another text's turn, or for a structure to be compiled
+        encodes = isinstance(prompt, (str, Mapping)) or params.bad_words or params.structure
         prepared = await asyncio.to_thread(prepare) if encodes else prepare()
         running = {
             request.id: Transcript(request, child, self.tokenizer, self._engine.finish)

@@ -22,6 +22,7 @@ from octavo.backends.port import Executor, Kept, Limits, Session, WeightStream
 from octavo.config import EngineConfig
 from octavo.drafters.port import Drafter, DraftRow
 from octavo.errors import ConfigError, EngineError, ResourceError, UnsupportedError, UsageError
+from octavo.grammar.structures import Structures
 from octavo.model_config import ModelConfig
 from octavo.program.ir import Program
 from octavo.program.pooling import POOLED, Pooling
@@ -78,12 +79,14 @@ class Loaded:
 class Runner:
     """Made by `open`. `add` a request before a plan names it, `forget` it after its last delta."""
 
-    def __init__(self, session: Session, loaded: Loaded, drafter: Drafter, depth: int) -> None:
+    def __init__(
+        self, session: Session, loaded: Loaded, drafter: Drafter, depth: int, structures: Structures | None = None
+    ) -> None:
         limits = loaded.limits
         self.loaded = loaded
         self._session = session
         self._drafter = drafter
-        self._sampler = Sampler(loaded.vocab_size, loaded.threads)
+        self._sampler = Sampler(loaded.vocab_size, loaded.threads, structures)
         self._requests = RequestTable()
         self._steps: deque[Step] = deque()
         sizes = (limits.max_tokens, limits.max_rows, limits.max_seqs)
@@ -91,14 +94,18 @@ class Runner:
         self._draft_writer = HeaderWriter(*sizes)
 
     @classmethod
-    def open(cls, config: EngineConfig, drafter: Drafter, progress: Progress) -> Runner:
-        """Loads the model. Raises what errors.py lists for bad files, configurations and too little memory."""
+    def open(
+        cls, config: EngineConfig, drafter: Drafter, progress: Progress, structures: Structures | None = None
+    ) -> Runner:
+        """Loads the model. structures: of its vocabulary, for outputs that must have a form.
+
+        Raises what errors.py lists for bad files, configurations and too little memory."""
         begun = time.monotonic()
         exact = dtype_for(config.executor, config.dtype) == "float32"
         checkpoint = open_checkpoint(resolve(config.model), matrices="f32" if exact else "bf16")
         try:
             executor: Executor = executor_for(config.executor, config.dtype)
-            return cls._open(config, executor, drafter, progress, checkpoint, begun)
+            return cls._open(config, executor, drafter, progress, checkpoint, begun, structures)
         except MemoryError:
             what = "no memory for the model at these limits: lower max_num_seqs, max_num_batched_tokens or num_blocks"
             raise ResourceError(what) from None
@@ -114,6 +121,7 @@ class Runner:
         progress: Progress,
         checkpoint: Checkpoint,
         begun: float,
+        structures: Structures | None,
     ) -> Runner:
         model = model_config(checkpoint)
         max_model_len = _context_length(config, model)
@@ -155,7 +163,7 @@ class Runner:
             programs=programs,
             pooling=pooling,
         )
-        return cls(session, loaded, drafter, config.plans_outstanding)
+        return cls(session, loaded, drafter, config.plans_outstanding, structures)
 
     # ---- requests
     def add(self, request: Request) -> None:

@@ -7,13 +7,17 @@ batch mates, on drafts or on how often it is made. Logits are never changed.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from octavo import _native
+from octavo.errors import OctavoError, UnsupportedError
+from octavo.grammar.structures import Matcher, Structures
 from octavo.request import Request, TokenLogprobs
 
 
@@ -51,16 +55,21 @@ class _Compiled:
     enders: tuple[int, ...]  # ids that min_tokens bans
     bad_words: tuple[tuple[int, ...], ...]
     counts: bool
+    matcher: Matcher | None  # of an output that must have a form
     plain: bool  # none of the above: the native state is all that a step needs
     last: int = -1  # the last output token that was counted
 
 
 class Sampler:
-    """Chooses tokens for a vocabulary of `vocab_size`, the width of the logits, on up to `threads` of the pool."""
+    """Chooses tokens for a vocabulary of `vocab_size`, the width of the logits, on up to `threads` of the pool.
 
-    def __init__(self, vocab_size: int, threads: int = 1) -> None:
+    structures: of the same vocabulary, for requests whose output must have a form.
+    """
+
+    def __init__(self, vocab_size: int, threads: int = 1, structures: Structures | None = None) -> None:
         self._vocab_size = vocab_size
         self._threads = threads
+        self._structures = structures
         self._compiled: dict[str, _Compiled] = {}
 
     def sample(self, logits: Any, rows: Sequence[SampleRow]) -> list[Sampled]:
@@ -97,7 +106,20 @@ class Sampler:
             banned = known.enders
         if known.bad_words:
             banned = (*banned, *_completions(known.bad_words, request.output_ids, row.extra_ids))
-        return (known.state, row.logits_row, row.index, row.extra_ids, banned, row.mask, known.top, known.processed)
+        mask = row.mask if known.matcher is None else self._mask(known.matcher, request.output_ids, row.extra_ids)
+        return (known.state, row.logits_row, row.index, row.extra_ids, banned, mask, known.top, known.processed)
+
+    def _mask(self, matcher: Matcher, output_ids: Sequence[int], drafts: Sequence[int]) -> Any:
+        """Over the width of the logits. A matcher that has failed allows nothing, which ends its request alone; what
+        follows a draft that may not come is never asked for."""
+        mask = np.zeros(-(-self._vocab_size // 32), np.uint32)
+        with contextlib.suppress(OctavoError):
+            matcher.accept(output_ids[matcher.taken :])
+            may = matcher.mask(drafts)
+            if may is None:
+                return None
+            mask[: len(may)] = may
+        return mask
 
     def _compile(self, request: Request) -> _Compiled:
         params = request.params
@@ -115,6 +137,11 @@ class Sampler:
             allowed=None if params.allowed_token_ids is None else list(params.allowed_token_ids),
             prompt=list(request.prompt_ids) if params.repetition_penalty != 1.0 else [],
         )
+        matcher = None
+        if params.structure is not None:
+            if self._structures is None:
+                raise UnsupportedError("structured output needs a vocabulary", param="structure")
+            matcher = self._structures.matcher(params.structure)
         bad_words = tuple(word for word in request.bad_word_ids if word and self._inside(word) == word)
         return _Compiled(
             state,
@@ -124,7 +151,8 @@ class Sampler:
             enders=self._inside({*request.eos_ids, *params.stop_token_ids}),
             bad_words=bad_words,
             counts=state.counts,
-            plain=not (state.counts or bad_words or params.min_tokens or params.logprobs is not None),
+            matcher=matcher,
+            plain=not (state.counts or bad_words or params.min_tokens or matcher or params.logprobs is not None),
         )
 
     def _inside(self, ids: Iterable[int]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from octavo.engine.outputs import StreamDelta
 from octavo.engine.port import EngineStats, ModelInfo
 from octavo.errors import OctavoError
-from octavo.request import SamplingParams
+from octavo.request import SamplingParams, Structure
 from octavo.text.tokenizer import Tokenizer
 
 
@@ -21,6 +21,9 @@ class TextEngine(Protocol):
     def tokenizer(self) -> Tokenizer: ...
     @property
     def error(self) -> OctavoError | None: ...
+
+    def check_structure(self, structure: Structure) -> None:
+        """Raises RequestError, UnsupportedError for what cannot be compiled. Takes up to half a second."""
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], /, **options: Any) -> list[int]: ...
 

@@ -45,6 +45,11 @@ class ChatEndpoint(Endpoint):
             params = hearing.params(sampling_params(asked, max_tokens=wanted, logprobs=top))
             ids = await asyncio.to_thread(self._encode, asked, options)
             params = self.fit(params, len(ids), wanted)
+        if params.structure is not None and tools.schemas:
+            raise UnsupportedError(
+                "response_format: not together with tools that may be called", param="response_format"
+            )
+        await self.check_structure(asked, params)
         writer = LogprobWriter(self.llm.tokenizer, top or 0)
         style = ChatStyle(writer, hearing, token_ids=asked.return_token_ids, logprobs=top is not None)
         return self.begin(asked, [Prompt(tuple(ids))], [params], style, tenant, request_id)

@@ -28,6 +28,7 @@ class CompletionEndpoint(Endpoint):
             logprobs=asked.logprobs,
             prompt_logprobs=of_prompt,
         )
+        await self.check_structure(asked, params)
         prompts = await asyncio.to_thread(self._prompts, read_prompts(asked.prompt))
         fitted = [self.fit(params, len(prompt.ids), asked.max_tokens) for prompt in prompts]
         style = CompletionStyle(self.llm.tokenizer, asked)

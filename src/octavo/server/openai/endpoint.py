@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,8 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from octavo.errors import OctavoError, RequestError
+from octavo.engine.inputs import check_structured
+from octavo.errors import OctavoError, RequestError, UnsupportedError
 from octavo.request import SamplingParams
 from octavo.server.config import ServerConfig
 from octavo.server.exchange import Exchange
@@ -64,7 +66,15 @@ class Endpoint:
         info.check(prompt_tokens, max_tokens)
         fitted = replace(params, max_tokens=max_tokens)
         fitted.check_vocabulary(info.vocab_size)
+        check_structured(fitted)
         return fitted
+
+    async def check_structure(self, asked: Generation, params: SamplingParams) -> None:
+        """Before anything is answered. Raises RequestError, UnsupportedError that name the field."""
+        if params.structure is not None:
+            field = "structured_outputs" if asked.structured_outputs else "response_format"
+            with self.naming(structure=field):
+                await asyncio.to_thread(self.llm.check_structure, params.structure)
 
     def begin(
         self,
@@ -93,7 +103,7 @@ class Endpoint:
         """Errors inside name the endpoint's own field for one of SamplingParams."""
         try:
             yield
-        except RequestError as error:
+        except (RequestError, UnsupportedError) as error:
             field = fields.get(error.param or "")
             if field is not None and field != error.param:
                 error.message = re.sub(rf"^{error.param}\b", field, error.message)

@@ -41,8 +41,6 @@ IGNORED: dict[str, Callable[[Any], bool]] = {
 UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
     "functions": _one_of([]),
     "function_call": _one_of("none", "auto"),
-    "response_format": lambda value: value == {"type": "text"},
-    "structured_outputs": _one_of({}),
     "audio": _one_of(),
     "web_search_options": _one_of(),
     "suffix": _one_of(""),

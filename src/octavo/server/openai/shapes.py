@@ -8,6 +8,7 @@ import msgspec
 
 from octavo.errors import ContextLengthError, RequestError, UnsupportedError
 from octavo.request import MAX_LOGPROBS, SamplingParams
+from octavo.server.openai.structure import read_structure
 
 DEFAULT_MAX_TOKENS = 4096
 MAX_PROMPTS = 32
@@ -34,6 +35,7 @@ class Generation(msgspec.Struct, kw_only=True):
     stream: bool = False
     stream_options: StreamOptions | None = None
     prompt_cache_key: str = ""
+    response_format: Any = None
     # beyond OpenAI
     top_k: int = 0
     min_p: float = 0.0
@@ -47,6 +49,7 @@ class Generation(msgspec.Struct, kw_only=True):
     return_token_ids: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    structured_outputs: Any = None
 
     @property
     def include_usage(self) -> bool:
@@ -99,7 +102,7 @@ def sampling_params(body: Generation, *, max_tokens: int | None, logprobs: int |
         logit_bias=body.logit_bias,  # type: ignore[arg-type]  # keys become integers, or an error that names the field
         allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
         skip_special_tokens=body.skip_special_tokens,
-        shown_special_ids=over.get("shown_special_ids", ()),
+        structure=read_structure(body.response_format, body.structured_outputs),
     )
 
 
