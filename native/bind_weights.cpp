@@ -98,13 +98,14 @@ void bind_weights(nb::module_& m) {
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg("count") = 1)
       .def("pack",
            [](WeightStore& s, const std::string& name, const std::string& format, int rows, int columns, uintptr_t data,
-              uintptr_t order, int begin, int end, int number) {
-             const StoredMatrix matrix = stored(format, rows, columns, data, order);
+              uintptr_t order, int begin, int end, int number, size_t apart) {
+             StoredMatrix matrix = stored(format, rows, columns, data, order);
+             matrix.apart = apart;
              nb::gil_scoped_release release;
              s.pack(name, matrix, begin, end, number);
            },
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg("number") = 0)
+           nb::arg("number") = 0, nb::arg("apart") = 0)
       .def("borrow", &borrow)
       .def("shape", &shape)
       .def("data", [](nb::handle self, const std::string& name) {

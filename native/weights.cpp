@@ -117,14 +117,15 @@ void WeightStore::pack(const std::string& name, const StoredMatrix& s, int32_t b
   const Places places(f, PANEL * row_blocks);
   for (std::vector<uint8_t>& held : scratch_) held.resize(std::max(held.size(), places.end + 64));
   share(threads_, end - begin, [&](int thread, int32_t item) {
-    const int32_t row0 = (begin + item) * PANEL, rows = std::min(PANEL, s.m - row0);
+    const int32_t row0 = (begin + item) % whole.panels * PANEL, rows = std::min(PANEL, s.m - row0);
+    const uint8_t* data = s.data + (begin + item) / whole.panels * s.apart;
     const auto buffer = (reinterpret_cast<uintptr_t>(scratch_[thread].data()) + 63) / 64 * 64;
     const BlockArrays parts = places.in(reinterpret_cast<uint8_t*>(buffer), f);
     if (s.order) {
       for (int32_t r = 0; r < rows; ++r)
-        f.unpack(s.data + s.order[row0 + r] * row_bytes, row_blocks, advanced(parts, f, r * row_blocks));
+        f.unpack(data + s.order[row0 + r] * row_bytes, row_blocks, advanced(parts, f, r * row_blocks));
     } else {
-      f.unpack(s.data + row0 * row_bytes, rows * row_blocks, parts);
+      f.unpack(data + row0 * row_bytes, rows * row_blocks, parts);
     }
     pack_panel(logical(f, rows, s.n, parts), 0, target + (begin + item) * whole.panel_bytes);
   });

@@ -26,11 +26,13 @@ struct HeldWeight {
 };
 
 // A matrix as a file holds it: whole rows of blocks. order[r]: which row of the file becomes row r; null: as they stand.
+// apart: bytes from the first to the next of a stack.
 struct StoredMatrix {
   const BlockFormat* format;
   const uint8_t* data;
   const int32_t* order;
   int32_t m, n;
+  size_t apart = 0;
 };
 
 class WeightStore {
@@ -44,8 +46,8 @@ class WeightStore {
   void fill(const std::string& name, const LogicalTensor& rows, int32_t first);
   void add_vector(const std::string& name, const float* data, int32_t length);
 
-  // Room for `count` matrices; panels [begin, end) of one of them are then packed by all threads, in any number of calls,
-  // from any part of the file: what a thread holds besides is one panel's rows.
+  // Room for `count` matrices; panels [begin, end), counted from the first of matrix `number`, are then packed by all
+  // threads, in any number of calls, from any part of the file: what a thread holds besides is one panel's rows.
   void reserve(const std::string& name, const StoredMatrix& stored, int32_t count = 1);
   void pack(const std::string& name, const StoredMatrix& stored, int32_t begin, int32_t end, int32_t number = 0);
   // Gives back what packing needed.

@@ -19,7 +19,7 @@ COLUMNS = 768
 
 def store(threads=2):
     """Weights of a session that runs nothing; the session stays alive with them."""
-    return native.Session(0, 16, 16, 1, 4, 5, 16, threads).weights
+    return native.Session(0, 16, 16, 1, 4, 5, 16, threads, 0).weights
 
 
 def blocks(name: str, rows: int) -> np.ndarray:

@@ -202,18 +202,20 @@ def _pack_rows(native: Any, name: str, stored: Stored, number: int) -> None:
     """Matrix `number` of a weight, or from there on all of a stack, from the file into panels, by all threads, some
     panels at a time: what lies behind is let go of."""
     *stack, rows, columns = stored.shape
-    order, raw, file_rows = stored.order(), stored.raw, stored.header.shape[-2]
-    source = (name, stored.scheme.name, rows, columns)
+    order, file_rows = stored.order(), stored.header.shape[-2]
+    addresses = (stored.raw.ctypes.data, 0 if order is None else order.ctypes.data)
+    source = (name, stored.scheme.name, rows, columns, *addresses)
     panels, step = -(-rows // PANEL), max(1, PIECE_BYTES // (PANEL * stored.row_bytes))
-    for each in range(prod(stack)):
-        first = each * file_rows
-        address = raw[first * stored.row_bytes :].ctypes.data
-        for begin in range(0, panels, step):
-            end = min(begin + step, panels)
-            native.pack(*source, address, 0 if order is None else order.ctypes.data, begin, end, number + each)
-            if order is None:
-                stored.release(first + begin * PANEL, first + min(end * PANEL, rows))
-        stored.release(first, first + file_rows)
+
+    def behind(panel: int) -> int:
+        """Rows of the file before this panel, where they stand in order; else those of whole matrices."""
+        return panel // panels * file_rows + (0 if order is not None else panel % panels * PANEL)
+
+    last = prod(stack) * panels
+    for begin in range(0, last, step):
+        end = min(begin + step, last)
+        native.pack(*source, begin, end, number, file_rows * stored.row_bytes)
+        stored.release(behind(begin), behind(end))
 
 
 def _add_tensor(native: Any, name: str, tensor: Tensor, *, plain: bool) -> None:

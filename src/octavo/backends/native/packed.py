@@ -148,7 +148,7 @@ def _fits(held: list[int], shape: tuple[int, ...]) -> bool:
 @functools.cache
 def layout(isa: int) -> bytes:
     """Names the packing of this build for a class: a digest of what a pattern becomes in each format."""
-    store = _native.Session(isa, 16, 16, 1, 1, 1, 16, 1).weights
+    store = _native.Session(isa, 16, 16, 1, 1, 1, 16, 1, 0).weights
     rows, columns = 48, 512
     found: list[bytes | str | int] = []
     for name, scheme in SCHEMES.items():
