@@ -43,12 +43,6 @@ inline void interleave_halves(const uint8_t* qs, int width, uint8_t* out) {
   }
 }
 
-// Eight bytes of 0 to 127, less `shift` of 0 to 128, as int8.
-void store_shifted(uint64_t v, uint64_t shift, uint8_t* out) {
-  v = ((v | (ONES << 7)) - ONES * shift) ^ (ONES << 7);  // the top bit stops borrows
-  std::memcpy(out, &v, 8);
-}
-
 // Bit i of `bits` to byte i.
 uint64_t spread_bits(uint8_t bits) {
   const uint64_t v = (ONES * bits) & 0x8040201008040201u;
@@ -72,12 +66,14 @@ void q4_1(const uint8_t* s, size_t blocks, const BlockArrays& out) {
   }
 }
 
-// v = nibble | bit i of qh << 4, minus `shift`.
-void five_bits(const uint8_t* qh, const uint8_t* qs, uint64_t shift, uint8_t* out) {
+// v = nibble | bit i of qh << 4.
+void five_bits(const uint8_t* qh, const uint8_t* qs, uint8_t* out) {
   for (int k = 0; k < 16; k += 8) {
     const uint64_t v = load64(qs + k);
-    store_shifted((v & LOW_NIBBLES) | (spread_bits(qh[k / 8]) << 4), shift, out + k);
-    store_shifted(((v >> 4) & LOW_NIBBLES) | (spread_bits(qh[k / 8 + 2]) << 4), shift, out + k + 16);
+    const uint64_t low = (v & LOW_NIBBLES) | (spread_bits(qh[k / 8]) << 4);
+    const uint64_t high = ((v >> 4) & LOW_NIBBLES) | (spread_bits(qh[k / 8 + 2]) << 4);
+    std::memcpy(out + k, &low, 8);
+    std::memcpy(out + k + 16, &high, 8);
   }
 }
 
@@ -85,7 +81,7 @@ void five_bits(const uint8_t* qh, const uint8_t* qs, uint64_t shift, uint8_t* ou
 void q5_0(const uint8_t* s, size_t blocks, const BlockArrays& out) {
   for (size_t b = 0; b < blocks; ++b, s += 22) {
     std::memcpy(out.scale + 2 * b, s, 2);
-    five_bits(s + 2, s + 6, 16, out.data + 32 * b);
+    five_bits(s + 2, s + 6, out.data + 32 * b);
   }
 }
 
@@ -94,7 +90,7 @@ void q5_1(const uint8_t* s, size_t blocks, const BlockArrays& out) {
   for (size_t b = 0; b < blocks; ++b, s += 24) {
     std::memcpy(out.scale + 2 * b, s, 2);
     std::memcpy(out.bias + 2 * b, s + 2, 2);
-    five_bits(s + 4, s + 8, 0, out.data + 32 * b);
+    five_bits(s + 4, s + 8, out.data + 32 * b);
   }
 }
 
@@ -132,12 +128,12 @@ void q4_k(const uint8_t* s, size_t blocks, const BlockArrays& out) {
   }
 }
 
-// 32 values: a nibble of `low` with the bits `mask` of `high` on top, both shifted down first, less `minus`.
+// 32 values: a nibble of `low` with the bits `mask` of `high` on top, both shifted down first.
 template <int mask>
-void merge(const uint8_t* __restrict low, int low_shift, const uint8_t* __restrict high, int high_shift, int minus,
+void merge(const uint8_t* __restrict low, int low_shift, const uint8_t* __restrict high, int high_shift,
            uint8_t* __restrict out) {
   for (int l = 0; l < 32; ++l)
-    out[l] = static_cast<uint8_t>(((low[l] >> low_shift & 15) | (high[l] >> high_shift & mask) << 4) - minus);
+    out[l] = static_cast<uint8_t>((low[l] >> low_shift & 15) | (high[l] >> high_shift & mask) << 4);
 }
 
 // Q5_K, 176 bytes for 256: d | dmin | s[12] | qh[32] | qs[128].  As Q4_K, bit j of qh[i % 32] on top
@@ -148,7 +144,7 @@ void q5_k(const uint8_t* s, size_t blocks, const BlockArrays& out) {
     for (int j = 0; j < 8; ++j) {
       const uint8_t* qs = s + 48 + 32 * (j / 2);
       uint8_t* to = out.data + SUPER * b + 32 * j;
-      merge<1>(qs, 4 * (j % 2), qh, j, 0, to);
+      merge<1>(qs, 4 * (j % 2), qh, j, to);
     }
   }
 }
@@ -163,7 +159,7 @@ void q6_k(const uint8_t* s, size_t blocks, const BlockArrays& out) {
       const uint8_t* ql = s + 64 * h + 32 * (k % 2);
       const uint8_t* qh = s + 128 + 32 * h;
       uint8_t* to = out.data + SUPER * b + 32 * part;
-      merge<3>(ql, 4 * (k / 2), qh, 2 * k, 32, to);
+      merge<3>(ql, 4 * (k / 2), qh, 2 * k, to);
     }
   }
 }
@@ -263,27 +259,15 @@ void tq2_0(const uint8_t* s, size_t blocks, const BlockArrays& out) {
   }
 }
 
-// What the nibbles of the formats with a table stand for.
-constexpr int8_t NL4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-constexpr int8_t FP4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};  // doubled
-
-// 16 bytes, elements k and k + 16 in byte k.
-void look_up(const uint8_t* qs, const int8_t* table, uint8_t* out) {
-  for (int k = 0; k < 16; ++k) {
-    out[k] = static_cast<uint8_t>(table[qs[k] & 15]);
-    out[k + 16] = static_cast<uint8_t>(table[qs[k] >> 4]);
-  }
-}
-
-// IQ4_NL, 18 bytes for 32: d | qs[16].  y = d NL4[v]
+// IQ4_NL, 18 bytes for 32: d | qs[16].  y = d T[v], T of codes.h
 void iq4_nl(const uint8_t* s, size_t blocks, const BlockArrays& out) {
   for (size_t b = 0; b < blocks; ++b, s += 18) {
     std::memcpy(out.scale + 2 * b, s, 2);
-    look_up(s + 2, NL4, out.data + 32 * b);
+    interleave_halves(s + 2, 16, out.data + 16 * b);
   }
 }
 
-// IQ4_XS, 136 bytes for 256: d | high u16 | low[4] | qs[128].  y = d (S - 32) NL4[v]; S(j), j = i / 32: nibble j % 2 of
+// IQ4_XS, 136 bytes for 256: d | high u16 | low[4] | qs[128].  y = d (S - 32) T[v]; S(j), j = i / 32: nibble j % 2 of
 // low[j / 2], bits 2 j of high on top
 void iq4_xs(const uint8_t* s, size_t blocks, const BlockArrays& out) {
   for (size_t b = 0; b < blocks; ++b, s += 136) {
@@ -292,32 +276,33 @@ void iq4_xs(const uint8_t* s, size_t blocks, const BlockArrays& out) {
     for (int j = 0; j < 8; ++j) {
       const int scale = (s[4 + j / 2] >> (4 * (j % 2)) & 15) | (high >> (2 * j) & 3) << 4;
       out.scale[8 * b + j] = static_cast<uint8_t>(scale - 32);
-      look_up(s + 8 + 16 * j, NL4, out.data + SUPER * b + 32 * j);
+      interleave_halves(s + 8 + 16 * j, 16, out.data + SUPER / 2 * b + 16 * j);
     }
   }
 }
 
-// MXFP4, 17 bytes for 32: e u8 | qs[16].  y = 2^(e - 128) FP4[v]
+// MXFP4, 17 bytes for 32: e u8 | qs[16].  y = 2^(e - 128) T[v]
 void mxfp4(const uint8_t* s, size_t blocks, const BlockArrays& out) {
   for (size_t b = 0; b < blocks; ++b, s += 17) {
     out.scale[b] = s[0];
-    look_up(s + 1, FP4, out.data + 32 * b);
+    interleave_halves(s + 1, 16, out.data + 16 * b);
   }
 }
 
-constexpr WeightKind BF16 = WeightKind::BF16, I8 = WeightKind::I8, U4 = WeightKind::U4;
+constexpr WeightKind BF16 = WeightKind::BF16, I8 = WeightKind::I8, U4 = WeightKind::U4, U5 = WeightKind::U5;
+constexpr WeightKind U6 = WeightKind::U6, NL4 = WeightKind::NL4, FP4 = WeightKind::FP4;
 constexpr ScaleCode F16 = ScaleCode::F16, TWO_U8 = ScaleCode::U8, TWO_I8 = ScaleCode::I8, E8M0 = ScaleCode::E8M0;
 // name, kind, elements, bytes, group, offset, scale, has_bias, unpack
 constexpr BlockFormat FORMATS[] = {
-    {"F32", BF16, 1, 4, 0, 0, F16, false, f32},           {"F16", BF16, 1, 2, 0, 0, F16, false, f16},
-    {"BF16", BF16, 1, 2, 0, 0, F16, false, bf16},         {"Q4_0", U4, 32, 18, 32, 8, F16, false, q4_0},
-    {"Q4_1", U4, 32, 20, 32, 0, F16, true, q4_1},         {"Q5_0", I8, 32, 22, 32, 0, F16, false, q5_0},
-    {"Q5_1", I8, 32, 24, 32, 0, F16, true, q5_1},         {"Q8_0", I8, 32, 34, 32, 0, F16, false, q8_0},
-    {"Q2_K", U4, 256, 84, 16, 0, TWO_U8, true, q2_k},     {"Q3_K", U4, 256, 110, 16, 4, TWO_I8, false, q3_k},
-    {"Q4_K", U4, 256, 144, 32, 0, TWO_U8, true, q4_k},    {"Q5_K", I8, 256, 176, 32, 0, TWO_U8, true, q5_k},
-    {"Q6_K", I8, 256, 210, 16, 0, TWO_I8, false, q6_k},   {"TQ1_0", U4, 256, 54, 256, 1, F16, false, tq1_0},
-    {"TQ2_0", U4, 256, 66, 256, 1, F16, false, tq2_0},    {"IQ4_NL", I8, 32, 18, 32, 0, F16, false, iq4_nl},
-    {"IQ4_XS", I8, 256, 136, 32, 0, TWO_I8, false, iq4_xs}, {"MXFP4", I8, 32, 17, 32, 0, E8M0, false, mxfp4},
+    {"F32", BF16, 1, 4, 0, 0, F16, false, f32},              {"F16", BF16, 1, 2, 0, 0, F16, false, f16},
+    {"BF16", BF16, 1, 2, 0, 0, F16, false, bf16},            {"Q4_0", U4, 32, 18, 32, 8, F16, false, q4_0},
+    {"Q4_1", U4, 32, 20, 32, 0, F16, true, q4_1},            {"Q5_0", U5, 32, 22, 32, 16, F16, false, q5_0},
+    {"Q5_1", U5, 32, 24, 32, 0, F16, true, q5_1},            {"Q8_0", I8, 32, 34, 32, 0, F16, false, q8_0},
+    {"Q2_K", U4, 256, 84, 16, 0, TWO_U8, true, q2_k},        {"Q3_K", U4, 256, 110, 16, 4, TWO_I8, false, q3_k},
+    {"Q4_K", U4, 256, 144, 32, 0, TWO_U8, true, q4_k},       {"Q5_K", U5, 256, 176, 32, 0, TWO_U8, true, q5_k},
+    {"Q6_K", U6, 256, 210, 16, 32, TWO_I8, false, q6_k},     {"TQ1_0", U4, 256, 54, 256, 1, F16, false, tq1_0},
+    {"TQ2_0", U4, 256, 66, 256, 1, F16, false, tq2_0},       {"IQ4_NL", NL4, 32, 18, 32, 0, F16, false, iq4_nl},
+    {"IQ4_XS", NL4, 256, 136, 32, 0, TWO_I8, false, iq4_xs}, {"MXFP4", FP4, 32, 17, 32, 0, E8M0, false, mxfp4},
 };
 
 }  // namespace

@@ -25,7 +25,10 @@ struct BlockFormat {
   void (*unpack)(const uint8_t* src, size_t blocks, const BlockArrays& out);
 
   // Bytes that one block takes in each part of BlockArrays.
-  size_t data_bytes() const { return kind == WeightKind::U4 ? elements / 2 : kind == WeightKind::BF16 ? 2 * elements : elements; }
+  size_t data_bytes() const {
+    if (kind == WeightKind::BF16) return 2 * elements;
+    return has_nibbles(kind) && !plane_bits(kind) ? elements / 2 : elements;
+  }
   size_t scale_bytes() const { return group ? elements / group * octavo::scale_bytes(scale) : 0; }
   size_t super_bytes() const { return two_level() ? 2 : 0; }
   bool two_level() const { return is_two_level(scale); }

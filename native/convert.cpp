@@ -12,6 +12,7 @@
 #include <string>
 
 #include "blocks.h"
+#include "codes.h"
 #include "floats.h"
 
 namespace nb = nanobind;
@@ -59,6 +60,7 @@ struct Scales {
   }
 };
 
+// element(i): the integer, or float, that stands at i.
 template <class Element>
 void evaluate(size_t count, const Scales& s, int offset, Element element, float* out) {
   for (size_t g = 0; g < count / s.group; ++g) {
@@ -139,7 +141,8 @@ void dequantize(int kind, In data, In scale, std::optional<In> bias, std::option
                 std::optional<In> super_bias, int scale_code, int bias_code, size_t group, int offset, Out out) {
   const size_t count = out.nbytes() / sizeof(float);
   const auto code = static_cast<ScaleCode>(scale_code);
-  const bool four_bits = static_cast<WeightKind>(kind) == WeightKind::U4;
+  const auto held = static_cast<WeightKind>(kind);
+  const bool four_bits = held == WeightKind::U4 || has_table(held);
   if (group == 0 || count % group || (is_two_level(code) && (SUPER % group || count % SUPER))) {
     throw std::invalid_argument("group does not divide the tensor");
   }
@@ -155,9 +158,15 @@ void dequantize(int kind, In data, In scale, std::optional<In> bias, std::option
   auto* to = static_cast<float*>(out.data());
   const auto* from = static_cast<const uint8_t*>(data.data());
   nb::gil_scoped_release release;
-  if (four_bits) {
-    evaluate(count, s, offset, [from](size_t i) { return (from[i / 2] >> (4 * (i % 2))) & 15; }, to);
-  } else {
+  const auto nibble = [from](size_t i) { return (from[i / 2] >> (4 * (i % 2))) & 15; };
+  if (held == WeightKind::U4) {
+    evaluate(count, s, offset, nibble, to);
+  } else if (four_bits) {
+    const int8_t* table = held == WeightKind::NL4 ? NL4_TABLE : FP4_TABLE;
+    evaluate(count, s, offset, [&](size_t i) { return static_cast<int>(table[nibble(i)]); }, to);
+  } else if (held == WeightKind::FP8) {
+    evaluate(count, s, 0, [from](size_t i) { return e4m3_to_f32(from[i]); }, to);
+  } else {  // bytes of 5 or 6 bits too
     evaluate(count, s, offset, [from](size_t i) { return static_cast<int>(static_cast<int8_t>(from[i])); }, to);
   }
 }

@@ -5,5 +5,6 @@
 namespace octavo {
 
 void bind_convert(nanobind::module_& m);
+void bind_words(nanobind::module_& m);
 
 }  // namespace octavo

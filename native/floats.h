@@ -50,6 +50,17 @@ inline float power_of_two(uint8_t s) {
   return value;
 }
 
+// e4m3 without infinities; 0x7f and 0xff are no numbers.
+inline float e4m3_to_f32(uint8_t h) {
+  const uint32_t size = h & 0x7fu;
+  float value = static_cast<float>(size & 7u) * 0x1p-9f;  // below the normal numbers
+  if (size >= 8) {
+    const uint32_t bits = size == 0x7fu ? 0x7fc00000u : (size << 20) + (120u << 23);
+    std::memcpy(&value, &bits, 4);
+  }
+  return h & 0x80u ? -value : value;
+}
+
 inline float bf16_to_f32(uint16_t h) {
   const uint32_t u = static_cast<uint32_t>(h) << 16;
   float value;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "denormals.h"
+#include "codes.h"
 #include "floats.h"
 #include "lanes4.h"
 #include "panel.h"
@@ -55,7 +56,9 @@ PanelGeometry checked_geometry(const LogicalTensor& t) {
                                                               " do not divide " + std::to_string(t.n) + " columns");
     if (group != 16 && group % 32 && group != t.n)
       throw std::invalid_argument("linear: groups of " + std::to_string(group) + " columns are not supported");
-    if (t.kind == WeightKind::U4 && t.n % 2) throw std::invalid_argument("linear: u4 with an odd number of columns");
+    if (has_nibbles(t.kind) && t.n % 2) throw std::invalid_argument("linear: u4 with an odd number of columns");
+    if (group == 16 && (t.kind == WeightKind::U5 || has_table(t.kind)))
+      throw std::invalid_argument("linear: groups of 16 columns are not supported for this kind");
     if (is_two_level(t.scale_code) && (SUPER_GROUP % group || t.n % SUPER_GROUP))
       throw std::invalid_argument("linear: two-level scales need whole blocks of 256 columns");
     if (t.bias_code == BiasCode::VALUE && (t.scale_code == ScaleCode::F32 || t.scale_code == ScaleCode::E8M0))
@@ -106,6 +109,18 @@ inline void pack_block_u4(const LogicalTensor& t, int row0, int row, int rows, i
   }
 }
 
+// Bytes in the places of i8, split into nibbles and a plane.
+void split_planes(const uint8_t* bytes, int pairs, int bits, uint8_t* out) {
+  const int quads = pairs / 2, line = 4 * PANEL;
+  for (int z = 0; z < quads / 2; z++)
+    for (int i = 0; i < line; i++)
+      out[z * line + i] = (uint8_t)((bytes[2 * z * line + i] & 15) | bytes[(2 * z + 1) * line + i] << 4);
+  uint8_t* plane = out + quads / 2 * line;
+  std::memset(plane, 0, (size_t)pairs * 8 * bits);
+  for (int q = 0; q < quads; q++)
+    for (int i = 0; i < line; i++) plane[q * bits / 8 * line + i] |= (uint8_t)((bytes[q * line + i] >> 4) << (q * bits % 8));
+}
+
 // The scales (or biases) of one group for the panel's channels, `width` bytes each.
 void pack_scales(const LogicalTensor& t, const void* from, int row0, int column, int columns, int width, uint8_t* to) {
   const int rows = std::min(PANEL, t.m - row0);
@@ -137,11 +152,14 @@ void pack_grouped(const LogicalTensor& t, const PanelGeometry& g, int row0, uint
     for (int b = 0; b < g.blocks; b++) {
       const int columns = std::min(2 * g.pairs, t.group - b * 2 * g.pairs), first = i * t.group + b * 2 * g.pairs;
       uint8_t* out = at.blocks + b * g.block_bytes;
+      const int bits = plane_bits(t.kind);
+      uint8_t bytes[1024] = {};
       for (int row = 0; row < rows; row += 4) {
         const int some = std::min(4, rows - row);
-        if (t.kind == WeightKind::I8) pack_block_i8(t, row0, row, some, first, columns, out);
+        if (bits || !has_nibbles(t.kind)) pack_block_i8(t, row0, row, some, first, columns, bits ? bytes : out);
         else pack_block_u4(t, row0, row, some, first, columns, out);
       }
+      if (bits) split_planes(bytes, g.pairs, bits, out);
     }
   }
 }
@@ -173,13 +191,21 @@ void pack_floats(const LogicalTensor& t, int row0, uint8_t* panel) {
   }
 }
 
-int stored_integer(const PackedLinear& w, const PanelGeometry& g, const uint8_t* blocks, int c, int k) {
+// The number that stands in column k of channel c.
+float stored_number(const PackedLinear& w, const PanelGeometry& g, const uint8_t* blocks, int c, int k, int zero) {
   const int columns = 2 * g.pairs, pair = k % columns / 2;
   const uint8_t* block = blocks + k / columns * g.block_bytes;
-  if (w.kind == WeightKind::I8) return (int8_t)block[i8_offset(c, k % columns)];
+  const int place = i8_offset(c, k % columns);
+  if (w.kind == WeightKind::I8) return (float)((int8_t)block[place] - zero);
+  if (w.kind == WeightKind::FP8) return e4m3_to_f32(block[place]);
   uint32_t word;
   std::memcpy(&word, block + pair / 4 * 128 + c * 4, 4);
-  return word >> (4 * (pair % 4) + 16 * (k & 1)) & 15;
+  const int nibble = word >> (4 * (pair % 4) + 16 * (k & 1)) & 15;
+  if (has_table(w.kind)) return (float)((w.kind == WeightKind::NL4 ? NL4_TABLE : FP4_TABLE)[nibble] - zero);
+  const int bits = plane_bits(w.kind), quad = place / 128;
+  if (!bits) return (float)(nibble - zero);
+  const uint8_t plane = block[(size_t)g.pairs * 32 + quad * bits / 8 * 128 + place % 128];
+  return (float)((nibble | (plane >> (quad * bits % 8) & ((1 << bits) - 1)) << 4) - zero);
 }
 
 void unpack_grouped(const PackedLinear& w, const uint8_t* panel, int c, float* out) {
@@ -199,7 +225,7 @@ void unpack_grouped(const PackedLinear& w, const uint8_t* panel, int c, float* o
       if (w.bias_code == BiasCode::ZERO) zero -= (int)read_half(at.bias, c);
     }
     for (int k = 0; k < w.group; k++) {
-      const float value = scale * (float)(stored_integer(w, g, at.blocks, c, k) - zero);
+      const float value = scale * stored_number(w, g, at.blocks, c, k, zero);
       out[(size_t)i * w.group + k] = w.bias_code == BiasCode::VALUE ? value + bias : value;
     }
   }

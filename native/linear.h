@@ -17,9 +17,21 @@ namespace octavo {
 constexpr int PANEL = 32;    // output channels of one panel: the unit that threads claim
 constexpr int K_ALIGN = 32;  // columns are padded to this with zeros
 
-enum class WeightKind : int32_t { F32 = 0, BF16 = 1, I8 = 2, U4 = 3 };
+// NL4, FP4: nibbles that stand for the whole numbers of a table (codes.h). FP8: e4m3. U5, U6: bytes of 5 or 6 bits.
+enum class WeightKind : int32_t { F32 = 0, BF16 = 1, I8 = 2, U4 = 3, NL4 = 4, FP4 = 5, FP8 = 6, U5 = 7, U6 = 8 };
 // AMX_MODEL: the AMX class with its tile instructions in software, for tests on machines without them.
 enum class Isa : int32_t { PORTABLE = 0, AVX2 = 1, AVX512 = 2, AMX = 3, AMX_MODEL = 4 };
+
+constexpr bool is_grouped(WeightKind kind) { return kind != WeightKind::F32 && kind != WeightKind::BF16; }
+// Whole numbers, which integer activations may be multiplied with.
+constexpr bool is_whole(WeightKind kind) { return is_grouped(kind) && kind != WeightKind::FP8; }
+constexpr bool is_unsigned(WeightKind kind) {
+  return kind == WeightKind::U4 || kind == WeightKind::U5 || kind == WeightKind::U6;
+}
+constexpr bool has_table(WeightKind kind) { return kind == WeightKind::NL4 || kind == WeightKind::FP4; }
+// Held in panels as nibbles, with a plane of so many bits for each above them.
+constexpr bool has_nibbles(WeightKind kind) { return is_unsigned(kind) || has_table(kind); }
+constexpr int plane_bits(WeightKind kind) { return kind == WeightKind::U5 ? 1 : kind == WeightKind::U6 ? 2 : 0; }
 
 // How the scale of a group is stored. U8, I8: two-level, multipliers of one f16 per 256 columns. E8M0: 2^(s - 128).
 enum class ScaleCode : int32_t { F16 = 0, U8 = 1, I8 = 2, F32 = 3, E8M0 = 4 };

@@ -41,7 +41,10 @@ struct Sample {
   Sample(const Case& c, Noise& noise) {
     std::vector<uint8_t> data((size_t)c.m * c.n), scale, bias;
     std::vector<uint16_t> floats((size_t)c.m * c.n), super_scale, super_bias;
-    for (uint8_t& b : data) b = noise.byte();
+    const int bits = 4 + plane_bits(c.kind);
+    for (uint8_t& b : data) b = plane_bits(c.kind) ? noise.byte() & ((1 << bits) - 1) : noise.byte();
+    if (c.kind == WeightKind::FP8)
+      for (uint8_t& b : data) b &= 0xBF;  // numbers, and none that outweighs all others
     for (uint16_t& b : floats) b = bf16_bits(noise.unit());
     LogicalTensor t{};
     t.kind = c.kind;
@@ -169,14 +172,18 @@ bool passes(Isa isa) {
       {WeightKind::U4, 33, 256, 32, 0, ScaleCode::U8, BiasCode::VALUE},
       {WeightKind::U4, 40, 256, 128, 8, ScaleCode::F16, BiasCode::NONE},
       {WeightKind::U4, 40, 192, 64, 0, ScaleCode::F32, BiasCode::ZERO},
-      {WeightKind::I8, 40, 96, 32, 0, ScaleCode::E8M0, BiasCode::NONE},
+      {WeightKind::FP4, 40, 96, 32, 0, ScaleCode::E8M0, BiasCode::NONE},
+      {WeightKind::NL4, 33, 96, 32, 0, ScaleCode::F16, BiasCode::NONE},
+      {WeightKind::U5, 40, 96, 32, 0, ScaleCode::F16, BiasCode::VALUE},
+      {WeightKind::U6, 33, 256, 16, 32, ScaleCode::U8, BiasCode::NONE},
+      {WeightKind::FP8, 40, 192, 64, 0, ScaleCode::F32, BiasCode::NONE},
   };
   const FlushDenormals flush;
   Noise noise;
   for (const Case& c : CASES)
     if (!check_case(isa, c, noise)) return false;
   for (const Case& c : CASES) {
-    if (!is_grouped(c.kind)) continue;
+    if (!is_whole(c.kind)) continue;
     for (const ActKind kind : {ActKind::I15, ActKind::I8G32, ActKind::I15G32})
       if (!check_records(isa, c, kind, noise)) return false;
   }

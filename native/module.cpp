@@ -19,6 +19,7 @@ NB_MODULE(_native, m) {
   m.attr("__doc__") = "Octavo's native kernels.";
   octavo::bind_calibrate(m);
   octavo::bind_convert(m);
+  octavo::bind_words(m);
   octavo::bind_header(m);
   octavo::bind_linear(m);
   octavo::bind_memory(m);

@@ -6,8 +6,11 @@
 //   i8    [eight columns][first, last four][half 2][lane 16][4] int8    1,024 bytes; the eight stand as 0 4 1 5, 2 6 3 7
 //   u4    [pair / 4][half 2][lane 16] uint32          512 bytes; bits 4 j hold the even column of pair 4 z + j, bits
 //                                                   16 + 4 j the odd one: as bytes, low nibbles before high, the same order
+//   u5, u6  the nibbles as u4, then a plane of the bits above them: [quad / 8 or / 4][half 2][lane 16][4] bytes, whose bit
+//         k, or bits 2 k, are those of quad k; a quad is the four columns that an i8 line has of a channel
+//   nl4, fp4  as u4; fp8  as i8
 //   f32   [column][channel] float, no blocks
-// Groups of 16 columns have blocks of 8 pairs. Expanded blocks of i8 and u4 are laid out as bf16. i8 and u4 carry their scales in the stream:
+// Groups of 16 columns have blocks of 8 pairs. Expanded blocks are laid out as bf16. All but bf16 and f32 carry their scales in the stream:
 //   f16, f32   per group [scale 64 or 128 B][bias 64 B, if any][blocks]
 //   e8m0       per two groups [scale 32 B a group][blocks of both]; the last one may stand alone
 //   two-level  per 256 columns [super scale 64 B][super bias 64 B, if any][scale 32 B a group][bias 32 B a group, if any]
@@ -33,8 +36,6 @@ struct PanelGeometry {
   size_t panel_bytes;
 };
 
-static inline bool is_grouped(WeightKind kind) { return kind == WeightKind::I8 || kind == WeightKind::U4; }
-
 static inline PanelGeometry panel_geometry(WeightKind kind, int n, int group, ScaleCode code, bool has_bias) {
   PanelGeometry g{};
   const size_t sides = has_bias ? 2 : 1;
@@ -51,7 +52,7 @@ static inline PanelGeometry panel_geometry(WeightKind kind, int n, int group, Sc
   g.groups = n / group;
   g.pairs = group == 16 ? 8 : 16;
   g.blocks = (group + 31) / 32;
-  g.block_bytes = (size_t)g.pairs * (kind == WeightKind::I8 ? 64 : 32);
+  g.block_bytes = (size_t)g.pairs * (has_nibbles(kind) ? 32 + 8 * plane_bits(kind) : 64);
   g.scale_bytes = (size_t)PANEL * scale_bytes(code);
   const size_t data = g.blocks * g.block_bytes;
   if (is_two_level(code)) {

@@ -185,7 +185,7 @@ void Session::bind_linears(const ProgramRecord& program, BoundOp& op) {
     const HeldWeight& held = weight(program, r.weights[i]);
     if (held.vector || held.matrix.n != n) fail(r.name + ": weight " + program.weights[r.weights[i]] + " does not fit");
     w[i] = &held.matrix;
-    const bool grouped = held.matrix.kind == WeightKind::I8 || held.matrix.kind == WeightKind::U4;
+    const bool grouped = is_whole(held.matrix.kind);
     if (input != ActKind::BF16 && !grouped) fail(r.name + ": integer activations need i8 or u4 weights");
     if (!biased) continue;
     const HeldWeight& vector = weight(program, r.weights[matrices + i]);

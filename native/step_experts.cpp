@@ -54,7 +54,7 @@ void Session::bind_experts(const ProgramRecord& program, BoundOp& op) {
     const std::string& name = program.weights[r.weights[i]];
     if (held.vector || held.matrix.n != x.width || held.matrix.m != out.width) fail(r.name + ": weight " + name + " does not fit");
     if (i && held.count != op.experts) fail(r.name + ": " + name + " is of another number of experts");
-    const bool grouped = held.matrix.kind == WeightKind::I8 || held.matrix.kind == WeightKind::U4;
+    const bool grouped = is_whole(held.matrix.kind);
     if (act_kind(x.dtype) != ActKind::BF16 && !grouped) fail(r.name + ": integer activations need i8 or u4 weights");
     op.experts = held.count;
     (i ? a.w2 : a.w) = &held.matrix;

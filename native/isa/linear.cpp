@@ -3,7 +3,7 @@
 // The class's micro-kernels (linear_*.inl) compute up to MR rows of one panel into y[row][PANEL]. Which rows share a
 // block never enters a row's arithmetic: every row has its own accumulators and one order over the columns.
 //
-// Grouped weights stay integers: bf16 holds 128 + q (u4) and q (i8) exactly. With v the stored integers of a group,
+// Grouped weights stay integers: bf16 holds 128 + q (u4, u5, u6) and q (i8, tables) exactly, and so e4m3. With v the stored integers of a group,
 // X = sum x and s, b its scale and bias:   y += s * (sum v x + start) + b * X,   start = -(offset [+ 128]) * X.
 //
 // Records (activation.h): per block of 32 columns (16 in groups of 16), ascending, with the exact integers
@@ -173,7 +173,7 @@ static float sum_block(const uint16_t* x, int pairs) {
 
 static void sum_groups(const PackedLinear& w, const LinearArgs& a, float* sum, float* start) {
   const PanelGeometry g = panel_geometry(w);
-  const float shift = -(float)(w.offset + (w.kind == WeightKind::U4 ? 128 : 0));
+  const float shift = -(float)(w.offset + (is_unsigned(w.kind) ? 128 : 0));
   for (int r = 0; r < a.rows; r++) {
     const uint16_t* x = (const uint16_t*)a.x + (size_t)r * a.ldx;
     for (int i = 0; i < g.groups; i++) {
@@ -271,7 +271,8 @@ static void open_panel(const PackedLinear* w, const LinearArgs& a, int panel, ui
   out.geometry = panel_geometry(*w);
   out.panel = w->data + (size_t)panel * w->panel_bytes;
   out.words = nullptr;
-  const int direct = w->kind == WeightKind::U4 ? DIRECT_ROWS_U4 : DIRECT_ROWS_I8;
+  const int direct = w->kind == WeightKind::U4 ? DIRECT_ROWS_U4 : w->kind == WeightKind::I8 ? DIRECT_ROWS_I8
+                     : w->kind == WeightKind::FP8 ? DIRECT_ROWS_FP8 : 0;
   if (is_grouped(w->kind) && a.input == ActKind::BF16 && a.rows > direct) {
     expand_panel(*w, out.geometry, out.panel, words);
     out.words = words;

@@ -10,7 +10,7 @@
 namespace octavo::OCTAVO_ISA_NAME {
 
 constexpr int MR_BF16 = 32, MR_GROUP = 32, MR_MAX = 32;
-constexpr int DIRECT_ROWS_U4 = 0, DIRECT_ROWS_I8 = 0;
+constexpr int DIRECT_ROWS_U4 = 0, DIRECT_ROWS_I8 = 0, DIRECT_ROWS_FP8 = 0;
 constexpr bool ROWS_IN_STEPS = true;
 
 struct alignas(64) TileConfig {

@@ -8,7 +8,7 @@
 namespace octavo::OCTAVO_ISA_NAME {
 
 constexpr int MR_BF16 = 12, MR_GROUP = 12, MR_MAX = 12, ROWS = 3;
-constexpr int DIRECT_ROWS_U4 = ROWS, DIRECT_ROWS_I8 = ROWS;  // more rows read an expanded panel
+constexpr int DIRECT_ROWS_U4 = ROWS, DIRECT_ROWS_I8 = ROWS, DIRECT_ROWS_FP8 = 0;  // more rows read an expanded panel
 constexpr bool ROWS_IN_STEPS = false;
 constexpr int STRETCH = 128;  // columns
 

@@ -5,7 +5,7 @@ namespace octavo::OCTAVO_ISA_NAME {
 
 constexpr int MR_BF16 = 12, MR_GROUP = 6, MR_MAX = 12;
 // Up to here a panel is expanded in registers. Nibbles hide behind the products of any number of rows, bytes do not.
-constexpr int DIRECT_ROWS_U4 = 1 << 30, DIRECT_ROWS_I8 = 6;
+constexpr int DIRECT_ROWS_U4 = 1 << 30, DIRECT_ROWS_I8 = 6, DIRECT_ROWS_FP8 = 6;
 constexpr bool ROWS_IN_STEPS = false;
 constexpr int AHEAD = 4096;  // bytes of the stream fetched ahead
 
@@ -101,8 +101,12 @@ OCTAVO_INLINE void add_blocks(__m512 (&c)[Q][R][2], const uint8_t* const (&at)[Q
       for (int q = 0; q < Q; q++) {
         if (ahead) fetch_line_pair(ahead), fetch_line_pair(ahead);
         const uint8_t* line = at[q] + z * 256;
-        const PairWords a0 = expand_i8(line), a1 = expand_i8(line + 64);
-        const PairWords b0 = expand_i8(line + 128), b1 = expand_i8(line + 192);
+        const auto expand = [](const uint8_t* from) {
+          if constexpr (K == WeightKind::FP8) return expand_fp8(from);
+          else return expand_i8(from);
+        };
+        const PairWords a0 = expand(line), a1 = expand(line + 64);
+        const PairWords b0 = expand(line + 128), b1 = expand(line + 192);
         add_pair(c, q, a0.first, a1.first, x + q * step, ldx);
         add_pair(c, q, b0.first, b1.first, x + q * step + 2, ldx);
         add_pair(c, q, a0.second, a1.second, x + q * step + 4, ldx);
@@ -199,7 +203,8 @@ static void micro_bf16(const uint8_t* panel, int blocks, const RowBlock& rows, f
 static void micro_group(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, const uint8_t* words,
                         const RowBlock& rows, float* y) {
   const RowsGroup kernel = words                        ? pick_group<WeightKind::BF16>(rows.rows)
-                           : w.kind == WeightKind::U4 ? pick_group<WeightKind::U4>(rows.rows)
+                           : w.kind == WeightKind::U4  ? pick_group<WeightKind::U4>(rows.rows)
+                           : w.kind == WeightKind::FP8 ? pick_group<WeightKind::FP8>(rows.rows)
                                                         : pick_group<WeightKind::I8>(rows.rows);
   kernel(w, g, panel, words, rows, y);
 }

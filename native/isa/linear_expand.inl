@@ -84,6 +84,12 @@ static void expand_block_i8(int pairs, const uint8_t* in, uint32_t* out) {
 
 #endif
 
+}  // namespace octavo::OCTAVO_ISA_NAME
+
+#include "isa/linear_codes.inl"
+
+namespace octavo::OCTAVO_ISA_NAME {
+
 // One stored block of a grouped kind as bf16 integers, words of two columns.
 static void expand_block(WeightKind kind, int pairs, const uint8_t* in, uint32_t* out) {
   if (kind == WeightKind::U4) {
@@ -94,7 +100,8 @@ static void expand_block(WeightKind kind, int pairs, const uint8_t* in, uint32_t
           out[(z * 4 + j) * PANEL + c] = (words[z * PANEL + c] >> (4 * j) & 0x000F000Fu) | 0x43004300u;
     return;
   }
-  expand_block_i8(pairs, in, out);
+  if (kind == WeightKind::I8) expand_block_i8(pairs, in, out);
+  else expand_block_codes(kind, pairs, in, out);
 }
 
 }  // namespace octavo::OCTAVO_ISA_NAME

@@ -7,7 +7,7 @@
 namespace octavo::OCTAVO_ISA_NAME {
 
 constexpr int MR_BF16 = 4, MR_GROUP = 4, MR_MAX = 4;
-constexpr int DIRECT_ROWS_U4 = 0, DIRECT_ROWS_I8 = 0;
+constexpr int DIRECT_ROWS_U4 = 0, DIRECT_ROWS_I8 = 0, DIRECT_ROWS_FP8 = 0;
 constexpr bool ROWS_IN_STEPS = false;
 
 static void open_kernels() {}

@@ -10,17 +10,23 @@ typedef uint32_t __attribute__((may_alias)) word32;
 typedef int16_t __attribute__((may_alias)) half16;
 
 // One block: of each four columns, as they stand in planes, the first and third of every channel, then the second and
-// fourth. Nibbles, or signed bytes.
+// fourth. Nibbles with the bits above them, nibbles of a table, or signed bytes.
 static void widen_block(WeightKind kind, int quads, const uint8_t* in, int16_t* out) {
+  const int bits = plane_bits(kind);
+  const int8_t* table = kind == WeightKind::NL4 ? NL4_TABLE : FP4_TABLE;
   for (int q = 0; q < quads; q++, out += 4 * PANEL) {
-    if (kind == WeightKind::U4) {
+    if (has_nibbles(kind)) {
       const auto* line = (const word32*)in + q / 2 * PANEL;
+      const auto* plane = (const word32*)in + quads / 2 * PANEL + q * bits / 8 * PANEL;
       auto* words = (word32*)out;
       for (int c = 0; c < PANEL; c++) {
-        const uint32_t bytes = line[c] >> (q % 2 * 4) & 0x0F0F0F0F;
+        uint32_t bytes = line[c] >> (q % 2 * 4) & 0x0F0F0F0F;
+        if (bits) bytes |= (plane[c] >> (q * bits % 8) & 0x01010101 * ((1u << bits) - 1)) << 4;
         words[c] = bytes & 0x00FF00FF;
         words[PANEL + c] = bytes >> 8 & 0x00FF00FF;
       }
+      if (has_table(kind))
+        for (int i = 0; i < 4 * PANEL; i++) out[i] = table[out[i]];
     } else {
       const auto* line = (const half16*)in + q * 2 * PANEL;
       for (int i = 0; i < 2 * PANEL; i++) {

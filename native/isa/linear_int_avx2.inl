@@ -9,9 +9,9 @@ namespace octavo::OCTAVO_ISA_NAME {
 constexpr int MR_RECORDS = 16;
 constexpr int STREAM_AHEAD = 4096;  // bytes of the stream fetched ahead
 
-// The operands of a block. U4: operand q is quad q (four columns as they stand in a plane) in bytes. I8: operands 2 q
+// The operands of a block. U4: operand q is quad q (four columns as they stand in a plane) in bytes. Others: operands 2 q
 // and 2 q + 1 are the columns on even and on odd places of quad q as int16. Here unpacked with every use: for few rows.
-template <WeightKind K>
+template <WeightKind K, int QUADS>
 struct StoredBlock {
   const uint8_t* at;
   __attribute__((always_inline)) vi operand(int v, int i) const {
@@ -19,16 +19,32 @@ struct StoredBlock {
       const vi both = v_load_bits(at + i / 2 * 128 + v * 32);
       return _mm256_and_si256(i % 2 ? _mm256_srli_epi32(both, 4) : both, _mm256_set1_epi8(15));
     }
-    const vi bytes = v_load_bits(at + i / 2 * 128 + v * 32);
+    const vi bytes = quad(v, i / 2);
     return _mm256_srai_epi16(i % 2 ? bytes : _mm256_slli_epi16(bytes, 8), 8);
+  }
+  // Four columns in bytes.
+  __attribute__((always_inline)) vi quad(int v, int q) const {
+    if (!has_nibbles(K)) return v_load_bits(at + q * 128 + v * 32);
+    const vi both = v_load_bits(at + q / 2 * 128 + v * 32);
+    const vi low = _mm256_and_si256(q % 2 ? _mm256_srli_epi32(both, 4) : both, _mm256_set1_epi8(15));
+    if (has_table(K)) {
+      const __m128i table = _mm_loadu_si128((const __m128i*)(K == WeightKind::NL4 ? NL4_TABLE : FP4_TABLE));
+      return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), low);
+    }
+    constexpr int BITS = plane_bits(K);  // of quad q from bit q BITS on of its byte in the plane
+    const vi plane = v_load_bits(at + QUADS * 64 + q * BITS / 8 * 128 + v * 32);
+    const int shift = q * BITS % 8 - 4;
+    const vi moved = shift < 0 ? _mm256_slli_epi32(plane, -shift) : _mm256_srli_epi32(plane, shift);
+    return _mm256_or_si256(_mm256_and_si256(moved, _mm256_set1_epi8(BITS == 1 ? 0x10 : 0x30)), low);
   }
 };
 
 // Unpacked beforehand, for many.
-template <WeightKind K, int OPERANDS>
+template <WeightKind K, int QUADS>
 struct OpenBlock {
+  static constexpr int OPERANDS = K == WeightKind::U4 ? QUADS : 2 * QUADS;
   vi at[VECTORS][OPERANDS];
-  __attribute__((always_inline)) explicit OpenBlock(StoredBlock<K> stored) {
+  __attribute__((always_inline)) explicit OpenBlock(StoredBlock<K, QUADS> stored) {
 #pragma GCC unroll 4
     for (int v = 0; v < VECTORS; v++)
 #pragma GCC unroll 16
@@ -132,7 +148,7 @@ OCTAVO_INLINE void add_record(const Block& block, const BlockScale& b, const uin
                               float* y) {
   constexpr int PLANES = act_planes(A), V = 2;
   WideRow wide[R];
-  if (K == WeightKind::I8)
+  if (K != WeightKind::U4)
 #pragma GCC unroll 2
     for (int r = 0; r < R; r++) widen_row<A>(x + r * stride, wide[r]);
 #pragma GCC unroll 2
@@ -148,7 +164,7 @@ OCTAVO_INLINE void add_record(const Block& block, const BlockScale& b, const uin
 #pragma GCC unroll 2
       for (int v = 0; v < V; v++) n[r][v] = _mm256_set1_epi32(start);
     }
-    if constexpr (K == WeightKind::I8) {
+    if constexpr (K != WeightKind::U4) {
       dot_wide<QUADS>(block, v0, wide, part, n);
     } else {
       dot_planes<QUADS, PLANES>(block, v0, x + part, stride, n);
@@ -195,9 +211,9 @@ static void rows_records(const PackedLinear& w, const PanelGeometry& g, const ui
       const BlockScale scale{s, w.has_bias != 0, QUADS == 8 ? 0 : 1 + block % 2, w.offset};
       const uint8_t* x = rows.x + (size_t)(QUADS == 8 ? block : block / 2) * RECORD;
       if constexpr (FEW > 0) {
-        add_record<K, A, QUADS, FEW>(StoredBlock<K>{stored}, scale, x, rows.stride, part, y);
+        add_record<K, A, QUADS, FEW>(StoredBlock<K, QUADS>{stored}, scale, x, rows.stride, part, y);
       } else {
-        const OpenBlock<K, K == WeightKind::U4 ? QUADS : 2 * QUADS> open(StoredBlock<K>{stored});
+        const OpenBlock<K, QUADS> open(StoredBlock<K, QUADS>{stored});
         int r = 0;
         for (; r + 2 <= rows.rows; r += 2)
           add_record<K, A, QUADS, 2>(open, scale, x + r * rows.stride, rows.stride, part, y + r * PANEL);
@@ -227,15 +243,24 @@ static RowsRecords pick_rows(bool whole, int rows) {
 
 template <WeightKind K>
 static RowsRecords pick_records(ActKind kind, bool whole, int rows) {
-  if (kind == ActKind::I15) return pick_rows<K, ActKind::I15>(whole, rows);
+  if (act_row_scale(kind)) return pick_rows<K, ActKind::I15>(whole, rows);
   if (kind == ActKind::I8G32) return pick_rows<K, ActKind::I8G32>(whole, rows);
   return pick_rows<K, ActKind::I15G32>(whole, rows);
 }
 
 static void micro_records(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, const RecordBlock& rows,
                           float* y) {
-  const auto pick = w.kind == WeightKind::U4 ? pick_records<WeightKind::U4> : pick_records<WeightKind::I8>;
-  pick(rows.kind, g.pairs == 16, rows.rows)(w, g, panel, rows, y);
+  const auto pick = [&] {
+    switch (w.kind) {
+      case WeightKind::U4: return pick_records<WeightKind::U4>;
+      case WeightKind::U5: return pick_records<WeightKind::U5>;
+      case WeightKind::U6: return pick_records<WeightKind::U6>;
+      case WeightKind::NL4: return pick_records<WeightKind::NL4>;
+      case WeightKind::FP4: return pick_records<WeightKind::FP4>;
+      default: return pick_records<WeightKind::I8>;
+    }
+  };
+  pick()(rows.kind, g.pairs == 16, rows.rows)(w, g, panel, rows, y);
 }
 
 }  // namespace octavo::OCTAVO_ISA_NAME

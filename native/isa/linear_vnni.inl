@@ -1,4 +1,4 @@
-// Micro-kernel over records of integers, of the classes with VPDPBUSD: unsigned weights (nibbles, or bytes + 128) times
+// Micro-kernel over records of integers, of the classes with VPDPBUSD: unsigned weights (up to 6 bits, or others + 128) times
 // signed planes. A block's weights are unpacked into registers once for all rows of a step. Its float steps: linear.cpp.
 
 namespace octavo::OCTAVO_ISA_NAME {
@@ -13,10 +13,45 @@ struct BlockScale {
   int sums, offset;
 };
 
+// Bits above the nibbles: of quad q those from bit q * BITS on of its byte in the plane.
+template <int BITS, int QUADS>
+OCTAVO_INLINE void add_plane(const uint8_t* plane, __m512i (&words)[QUADS][2]) {
+  constexpr int EACH = 8 / (BITS ? BITS : 1);
+  const __m512i mask = _mm512_set1_epi8(BITS == 1 ? 0x10 : 0x30);
+#pragma GCC unroll 2
+  for (int h = 0; h < 2; h++) {
+    __m512i bits = _mm512_setzero_si512();
+#pragma GCC unroll 8
+    for (int q = 0; q < QUADS; q++) {
+      if (q % EACH == 0) bits = _mm512_load_si512(plane + q / EACH * 128 + h * 64);
+      const int shift = q % EACH * BITS - 4;
+      const __m512i moved = shift < 0 ? _mm512_slli_epi32(bits, -shift) : shift ? _mm512_srli_epi32(bits, shift) : bits;
+      words[q][h] = _mm512_ternarylogic_epi32(moved, mask, words[q][h], 0xEA);  // (a & b) | c
+    }
+  }
+}
+
+// Nibbles as the whole numbers of their table, + 128.
+template <WeightKind K, int QUADS>
+OCTAVO_INLINE void look_up(__m512i (&words)[QUADS][2]) {
+  alignas(16) static constexpr struct Raised {
+    uint8_t at[16];
+  } RAISED = [] {
+    Raised t{};
+    for (int i = 0; i < 16; i++) t.at[i] = (uint8_t)((K == WeightKind::NL4 ? NL4_TABLE : FP4_TABLE)[i] + 128);
+    return t;
+  }();
+  const __m512i table = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i*)RAISED.at));
+#pragma GCC unroll 8
+  for (int q = 0; q < QUADS; q++)
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; h++) words[q][h] = _mm512_shuffle_epi8(table, words[q][h]);
+}
+
 // Four columns of every channel of a block, as unsigned bytes: words[quad][half].
 template <WeightKind K, int QUADS>
 OCTAVO_INLINE void load_quads(const uint8_t* at, __m512i (&words)[QUADS][2]) {
-  if (K == WeightKind::U4) {
+  if (has_nibbles(K)) {
     const __m512i nibbles = _mm512_set1_epi8(15);
 #pragma GCC unroll 8
     for (int z = 0; z < QUADS; z += 2) {
@@ -27,6 +62,8 @@ OCTAVO_INLINE void load_quads(const uint8_t* at, __m512i (&words)[QUADS][2]) {
         words[z + 1][h] = _mm512_and_si512(_mm512_srli_epi32(v, 4), nibbles);
       }
     }
+    if (plane_bits(K)) add_plane<plane_bits(K)>(at + QUADS * 64, words);
+    if (has_table(K)) look_up<K>(words);
   } else {
     const __m512i sign = _mm512_set1_epi8((char)0x80);
 #pragma GCC unroll 8
@@ -53,8 +90,8 @@ OCTAVO_INLINE void add_record(const __m512i (&words)[QUADS][2], const BlockScale
   for (int r = 0; r < R; r++) {
     // 128 = 1 << 7: the start of the high plane's chain is shifted with it
     __m512i start = _mm512_setzero_si512();
-    if (K == WeightKind::I8) start = broadcast_word(x + r * stride + PLANES * BLOCK + 4 * b.sums);
-    if (K == WeightKind::I8 && PLANES == 1) start = _mm512_slli_epi32(start, 7);
+    if (!is_unsigned(K)) start = broadcast_word(x + r * stride + PLANES * BLOCK + 4 * b.sums);
+    if (!is_unsigned(K) && PLANES == 1) start = _mm512_slli_epi32(start, 7);
     n[r][0] = n[r][1] = start;
     if (APART) low[r][0] = low[r][1] = _mm512_setzero_si512();
   }
@@ -178,7 +215,7 @@ static constexpr RowsRecords BY_ROWS[3] = {rows_records<K, A, QUADS, 0>, rows_re
 template <WeightKind K, int QUADS>
 static RowsRecords pick_records(ActKind kind, int rows) {
   const int few = rows <= 2 ? rows : 0;
-  if (kind == ActKind::I15) return BY_ROWS<K, ActKind::I15, QUADS>[few];
+  if (act_row_scale(kind)) return BY_ROWS<K, ActKind::I15, QUADS>[few];
   if (kind == ActKind::I8G32) return BY_ROWS<K, ActKind::I8G32, QUADS>[few];
   return BY_ROWS<K, ActKind::I15G32, QUADS>[few];
 }
@@ -186,9 +223,17 @@ static RowsRecords pick_records(ActKind kind, int rows) {
 static void micro_records(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, const RecordBlock& rows,
                           float* y) {
   const bool whole = g.pairs == 16;
-  const auto pick = w.kind == WeightKind::U4 ? (whole ? pick_records<WeightKind::U4, 8> : pick_records<WeightKind::U4, 4>)
-                                             : (whole ? pick_records<WeightKind::I8, 8> : pick_records<WeightKind::I8, 4>);
-  pick(rows.kind, rows.rows)(w, g, panel, rows, y);
+  const auto pick = [&] {
+    switch (w.kind) {
+      case WeightKind::U4: return whole ? pick_records<WeightKind::U4, 8> : pick_records<WeightKind::U4, 4>;
+      case WeightKind::U5: return pick_records<WeightKind::U5, 8>;
+      case WeightKind::U6: return whole ? pick_records<WeightKind::U6, 8> : pick_records<WeightKind::U6, 4>;
+      case WeightKind::NL4: return pick_records<WeightKind::NL4, 8>;
+      case WeightKind::FP4: return pick_records<WeightKind::FP4, 8>;
+      default: return whole ? pick_records<WeightKind::I8, 8> : pick_records<WeightKind::I8, 4>;
+    }
+  };
+  pick()(rows.kind, rows.rows)(w, g, panel, rows, y);
 }
 
 }  // namespace octavo::OCTAVO_ISA_NAME

@@ -56,9 +56,13 @@ static void write_records(int width, uint8_t* records, ActKind kind, F f) {
   };
   RecordScale scale;
   if (act_row_scale(kind)) {
-    TopBits top;
-    for (int begin = 0; begin < width; begin += BLOCK) top.take(block(begin));
-    scale = scale_of(kind, top.found());
+    TopBits top, below;
+    for (int begin = 0; begin < width; begin += BLOCK) {
+      const BlockFloats x = block(begin);
+      top.take(x);
+      if (kind == ActKind::I8X) below.take_below(x, OUTLIER);
+    }
+    scale = scale_of(kind, top.found(), below.found());
   }
   for (int begin = 0; begin < width; begin += BLOCK, records += record_bytes(kind)) {
     const BlockFloats x = block(begin);

@@ -4,6 +4,7 @@
 // A block whose largest magnitude is below SMALLEST is zero. Infinities and NaN give a scale of NaN, so that they reach
 // every output of the row.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -34,6 +35,14 @@ struct TopBits {
   void take(const BlockFloats& x) {
     const __m512i some = _mm512_max_epi32(bits_of(x.half[0]), bits_of(x.half[1]));
     lanes = _mm512_max_epi32(lanes, some);
+  }
+  // Of those magnitudes that are below a limit.
+  void take_below(const BlockFloats& x, float limit) {
+    for (const __m512 half : x.half) {
+      const __m512i bits = bits_of(half);
+      const __mmask16 small = _mm512_cmplt_epi32_mask(bits, _mm512_castps_si512(_mm512_set1_ps(limit)));
+      lanes = _mm512_mask_max_epi32(lanes, small, lanes, bits);
+    }
   }
   uint32_t found() const { return (uint32_t)_mm512_reduce_max_epi32(lanes); }
 
@@ -94,6 +103,11 @@ struct TopBits {
     }
     most = top;
   }
+  void take_below(const BlockFloats& x, float limit) {
+    BlockFloats small;
+    for (int i = 0; i < BLOCK; i++) small.x[i] = std::fabs(x.x[i]) < limit ? x.x[i] : 0.0f;
+    take(small);
+  }
   uint32_t found() const { return (uint32_t)most; }
 };
 
@@ -138,11 +152,14 @@ struct RecordScale {
   float inverse, scale;
 };
 
-static inline RecordScale scale_of(ActKind kind, uint32_t top) {
-  const float most = act_planes(kind) == 2 ? 16383.0f : 127.0f;
-  float largest;
+// below: of the magnitudes below OUTLIER, for I8X: they take 127 steps, unless the row's largest then took too many.
+static inline RecordScale scale_of(ActKind kind, uint32_t top, uint32_t below = 0) {
+  const float most = kind == ActKind::I8G32 || kind == ActKind::I8ROW ? 127.0f : 16383.0f;
+  float largest, usual;
   std::memcpy(&largest, &top, 4);
+  std::memcpy(&usual, &below, 4);
   if (top >= INFINITE_BITS) return {0.0f, __builtin_nanf("")};
+  if (usual >= SMALLEST && usual / 127.0f >= largest / most) return {127.0f / usual, usual / 127.0f};
   return largest < SMALLEST ? RecordScale{0.0f, 0.0f} : RecordScale{most / largest, largest / most};
 }
 

@@ -20,7 +20,7 @@ from octavo.rope_spec import RopeSpec, ropes_from_gguf, ropes_from_mapping
 _IGNORED_FIELDS = ("auto_map", "trust_remote_code", "_attn_implementation_internal", "_attn_implementation")
 # Fields that change the result where they are true, and that nothing here reads.
 _REFUSED = (
-    *("quantization_config", "use_bidirectional_attention", "add_cross_attention", "is_decoder"),
+    *("use_bidirectional_attention", "add_cross_attention", "is_decoder"),
     *("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"),
 )
 _ACTIVATIONS = {

@@ -11,7 +11,8 @@ from bad.safetensors import BAD as SAFETENSORS
 from bad.templates import BAD as TEMPLATES
 from bad.tokenizers import FILES, KEYS
 from gguf_model import write_gguf_model
-from safetensors.numpy import save_file
+from quantized import write_quantized
+from safetensors.numpy import load_file, save_file
 
 INDEX = "model.safetensors.index.json"
 
@@ -48,6 +49,28 @@ def test_safetensors(refused, words, copy, name):
     (copy / "model.safetensors").write_bytes(raw)
     line = refused(65, code, *words(copy))
     assert f"{code}: {copy / 'model.safetensors'}: " in line and "(offset " in line
+
+
+@pytest.mark.parametrize(
+    ("change_config", "lost", "code"),
+    [
+        ({}, "model.layers.1.mlp.up_proj.scales", (65, "quant_missing")),
+        ({"group_size": 16}, None, (65, "quant_shape")),
+        ({"bits": 8}, None, (65, "quant_shape")),
+        ({"quant_method": "fp8"}, None, (65, "quant_mixed")),
+        ({"quant_method": "exl3"}, None, (78, "unsupported")),
+        ({"bits": 4.5}, None, (78, "bad_config")),
+    ],
+)
+def test_quantized(refused, words, tmp_path, change_config, lost, code):
+    write_quantized(tmp_path / "model", tmp_path / "plain", "gptq")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    change(tmp_path / "model", {"quantization_config": config["quantization_config"] | change_config})
+    if lost:
+        path = tmp_path / "model" / "model.safetensors"
+        save_file({name: array for name, array in load_file(path).items() if name != lost}, path)
+    line = refused(*code, *words(tmp_path / "model"))
+    assert str(tmp_path / "model") in line and (lost is None or lost in line)
 
 
 @pytest.mark.parametrize("shard", ["../../../etc/passwd", "/etc/passwd", "link.safetensors", "a\x00b"])

@@ -100,7 +100,6 @@ def test_hidden_size_that_heads_do_not_divide_needs_head_dim():
     ("field", "value"),
     [
         ("hidden_act", "relu"),
-        ("quantization_config", {"quant_method": "gptq"}),
         ("use_bidirectional_attention", True),
         ("rope_scaling", {"rope_type": "su", "factor": 2.0}),
         ("layer_types", ["linear_attention", "full_attention"]),

@@ -19,7 +19,14 @@ AVAILABLE = [
     name for name, isa in ISAS.items() if native.isa_supported(isa) and (name != "amx" or native.isa_self_check(isa))
 ]
 CANONICAL = [name for name in AVAILABLE if name != "avx512"]
-KINDS = {"f32": 0, "bf16": 1, "i8": 2, "u4": 3}
+KINDS = {"f32": 0, "bf16": 1, "i8": 2, "u4": 3, "nl4": 4, "fp4": 5, "fp8": 6, "u5": 7, "u6": 8}
+TABLES = {
+    "nl4": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
+    "fp4": (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12),
+}
+E4M3 = np.float32(
+    [(1 - i // 128 * 2) * ((8 if i & 0x78 else 0) + i % 8) * 2.0 ** (max(i >> 3 & 15, 1) - 10) for i in range(256)]
+)
 CODES = ["f16", "u8", "i8", "f32", "e8m0"]  # of scales; u8 and i8 are two-level
 STORE, ADD, GLU = 0, 1, 2
 BF16, I15, I8G32, I15G32 = range(4)
@@ -77,10 +84,16 @@ class Weight:
         if self.kind == "i8":
             data = rng.integers(-128, 128, (m, n)).astype(np.int8)
             q = data.astype(np.float32)
+        elif self.kind in ("u5", "u6"):
+            data = rng.integers(0, 32 if self.kind == "u5" else 64, (m, n)).astype(np.uint8)
+            q = data.astype(np.float32)
+        elif self.kind == "fp8":
+            data = np.delete(np.arange(256), [127, 255]).astype(np.uint8)[rng.integers(0, 254, (m, n))]
+            q = E4M3[data]
         else:
             nibbles = rng.integers(0, 16, (m, n)).astype(np.uint8)
             data = np.ascontiguousarray(nibbles[:, 0::2] | nibbles[:, 1::2] << 4)
-            q = nibbles.astype(np.float32)
+            q = np.array(TABLES[self.kind], np.float32)[nibbles] if self.kind in TABLES else nibbles.astype(np.float32)
         half = lambda shape: (rng.uniform(0.01, 0.05, shape) * rng.choice([-1, 1], shape)).astype(np.float16)  # noqa: E731
         if self.scale in ("u8", "i8"):
             low, high, dtype = (-32, 32, np.int8) if self.scale == "i8" else (0, 64, np.uint8)
@@ -158,6 +171,14 @@ SCHEMES = {
     "u4-f32-zero": {"kind": "u4", "group": 32, "scale": "f32", "zero": True},
     "i8-f32": {"kind": "i8", "group": 128, "scale": "f32"},
     "i8-e8m0": {"kind": "i8", "group": 32, "scale": "e8m0"},
+    "q5_0": {"kind": "u5", "group": 32, "offset": 16},
+    "q5_k-u5": {"kind": "u5", "group": 32, "scale": "u8", "biased": True},
+    "q6_k-u6": {"kind": "u6", "group": 16, "scale": "i8", "offset": 32},
+    "u6-64": {"kind": "u6", "group": 64, "zero": True},
+    "iq4_xs": {"kind": "nl4", "group": 32, "scale": "i8"},
+    "mxfp4": {"kind": "fp4", "group": 32, "scale": "e8m0"},
+    "fp8-128": {"kind": "fp8", "group": 128, "scale": "f32"},
+    "fp8-rows": {"kind": "fp8", "group": 192, "scale": "f32"},
     "q2_k": {"kind": "u4", "group": 16, "scale": "u8", "biased": True},
     "q4_k": {"kind": "u4", "group": 32, "scale": "u8", "biased": True},
 }
@@ -171,7 +192,7 @@ def columns_of(scheme: str, wide: bool) -> int:
 def assert_near(got: np.ndarray, weight: Weight, x: np.ndarray, rows: int) -> None:
     want, size = exact(weight, x, rows)
     # integers are carried with an offset of up to 136 against values of a few: 32 times the plain bound
-    bound = (32 if weight.kind == "u4" else 2) * 2.0**-24 * weight.n**0.5 * size + 1e-6
+    bound = (32 if weight.kind in ("u4", "u5", "u6") else 2) * 2.0**-24 * weight.n**0.5 * size + 1e-6
     assert np.isfinite(got).all()
     assert (np.abs(got - want) <= bound).all()
 

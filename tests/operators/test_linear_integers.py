@@ -21,11 +21,13 @@ from test_linear import (
     run,
 )
 
-KINDS = {"i15": I15, "i8g32": I8G32, "i15g32": I15G32}
-PLANES = {I15: 2, I8G32: 1, I15G32: 2}
-MOST = {I15: 16383, I8G32: 127, I15G32: 16383}
+I8ROW, I8X = 4, 5
+KINDS = {"i15": I15, "i8g32": I8G32, "i15g32": I15G32, "i8row": I8ROW, "i8x": I8X}
+PLANES = {I15: 2, I8G32: 1, I15G32: 2, I8ROW: 2, I8X: 2}
+MOST = {I15: 16383, I8G32: 127, I15G32: 16383, I8ROW: 127, I8X: 16383}
+BY_ROW = (I15, I8ROW, I8X)
 ROWS = (1, 2, 3, 4, 15, 16, 17, 32, 33)
-INTEGERS = [name for name, scheme in SCHEMES.items() if scheme["kind"] in ("i8", "u4")]
+INTEGERS = [name for name, scheme in SCHEMES.items() if scheme["kind"] not in ("f32", "bf16", "fp8")]
 POSITIONS = [0, 2, 4, 6, 1, 3, 5, 7]  # where each of eight columns stands
 
 
@@ -79,13 +81,29 @@ def test_quantize_is_its_formula_in_every_class(kind: int, width: int, isa: str)
     x = data(9, width)
     v, d = taken_apart(kind, quantized(isa, kind, x))
     blocks = np.pad(x, ((0, 0), (0, -width % 32))).reshape(9, -1, 32)
-    top = np.abs(blocks).max((1, 2) if kind == I15 else 2, keepdims=True)
-    most = np.float32(MOST[kind])
+    top = np.abs(blocks).max((1, 2) if kind in BY_ROW else 2, keepdims=True)
+    most = np.full_like(top, MOST[kind])
+    if kind == I8X:
+        usual = np.where(np.abs(blocks) < 6, np.abs(blocks), 0).max((1, 2), keepdims=True)
+        apart = (usual > 0) & (usual / np.float32(127) >= top / most)
+        top, most = np.where(apart, usual, top), np.where(apart, np.float32(127), most)
+        assert width < 31 or apart.any()
     with np.errstate(divide="ignore", invalid="ignore"):
         want = np.where(top > 0, np.rint(blocks * (most / top)), 0)
     assert np.array_equal(v, want.reshape(9, -1))
     assert np.array_equal(d, np.broadcast_to(top / most, (9, blocks.shape[1], 1))[..., 0])
-    assert np.abs(v).max() == MOST[kind]
+    assert np.abs(v).max() == MOST[kind] or kind == I8X
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+def test_outliers_of_a_row_leave_the_rest_their_scale(isa: str) -> None:
+    """They are chosen by the row alone and keep a finer step than eight bits of theirs would have."""
+    x = np.random.default_rng(0).uniform(-5, 5, (3, 64)).astype(np.float32)
+    x[1, 7], x[2, 9] = 60, 6000
+    v, d = taken_apart(I8X, quantized(isa, I8X, x))
+    usual = np.abs(np.where(np.abs(x) < 6, x, 0)).max(1)
+    assert np.array_equal(d.reshape(3, -1)[:2, 0], usual[:2] / np.float32(127)) and v[1, 7] > 1000
+    assert np.isclose(v[2, 9] * float(d.reshape(3, -1)[2, 0]), 6000, rtol=1e-4) and v[2, 9] == 16383
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
@@ -96,7 +114,7 @@ def test_quantize_of_what_is_no_number(kind: int, isa: str) -> None:
     x[:, 40] = [np.nan, -np.inf, 1e-31, 1e-38, 3e38]
     x[4, 41] = 1e-40
     v, d = taken_apart(kind, quantized(isa, kind, x))
-    rest = 0 if kind == I15 else 1
+    rest = 0 if kind in BY_ROW else 1
     assert np.isnan(d[:2, rest:]).all() and np.isfinite(d[:2, :rest]).all()
     assert not v[:4].any() and not d[2:4].any()
     assert v[4, 40] == MOST[kind] and v[4, 41] == 0 and np.isclose(v[4, 40] * float(d[4, 1]), 3e38)

@@ -17,9 +17,10 @@ from octavo.types import StepShape
 
 # Integer activations: their planes and, a byte an element, the scale and the sums of 32 columns.
 _VALUE_BYTES = {"f32": 4, "act": 4, "i32": 4, "bf16": 2, "i15": 3, "i8g32": 2, "i15g32": 3, "token": 0}
+_VALUE_BYTES |= {"i8row": 3, "i8x": 3}
 # What a linear eats -> what its products are made of, and how many for one multiply-add (two planes of int8 are two).
 _PRODUCTS = {"f32": ("f32", 1), "act": ("f32", 1), "bf16": ("bf16", 1), "i8g32": ("int8", 1)}
-_PRODUCTS |= dict.fromkeys(("i15", "i15g32"), ("int8", 2))
+_PRODUCTS |= dict.fromkeys(("i15", "i15g32", "i8row", "i8x"), ("int8", 2))
 
 
 def program_cost(program: Program, shape: StepShape) -> Cost:

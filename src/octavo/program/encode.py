@@ -30,7 +30,7 @@ HEADER_IDS = {
 }
 KINDS = {"header": 0, "value": 1, "export": 2}
 FOREIGN = 3
-DTYPES = {"f32": 0, "bf16": 1, "i32": 2, "i15": 3, "i8g32": 4, "i15g32": 5}
+DTYPES = {"f32": 0, "bf16": 1, "i32": 2, "i15": 3, "i8g32": 4, "i15g32": 5, "i8row": 6, "i8x": 7}
 SYMBOLS = {"T": 1, "R": 2, "N": 3}
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "clamped": 4}
 GATED = ("silu", "gelu_tanh", "clamped")

@@ -15,7 +15,7 @@ from octavo.types import KVGroup, StepShape
 
 Scalar = int | float | str | bool | None | tuple[int, ...] | tuple[float, ...]
 Symbol = Literal["T", "R", "N"]
-DType = Literal["f32", "bf16", "i8", "i15", "i8g32", "i15g32", "act", "i32", "token"]
+DType = Literal["f32", "bf16", "i8", "i15", "i8g32", "i15g32", "i8row", "i8x", "act", "i32", "token"]
 BufferKind = Literal["header", "value", "export", "cache", "slot"]
 
 
@@ -65,7 +65,7 @@ class Weight:
     others: further names in "hf", of other generations of files. "{e}" in a name: a stack (weights/stack.py).
     plain: held as f32, row after row, whatever the file has: routers, gates, the experts' biases.
     floats: held as bf16 where the file has integers.
-    kind: what it is held as in memory ("f32", "bf16", "i8", "u4"); None until lowering binds it.
+    kind: what it is held as in memory ("f32", "bf16", "i8", "u4", ...: weights/kinds.py); None until lowering binds it.
     """
 
     name: str

@@ -21,9 +21,12 @@ from octavo.types import CacheTensor
 CacheDType = Literal["f32", "bf16", "i8"]
 
 # How a linear may eat its input. bf16: rounded. i8g32: int8 with a scale per 32 columns. i15, i15g32: 15-bit integers
-# with a scale per row, or per 32 columns. Integers need i8 or u4 weights; bf16 weights keep bf16.
-ACTIVATION_KINDS = ("bf16", "i15", "i8g32", "i15g32")
-INTEGER_WEIGHTS = ("i8", "u4")
+# with a scale per row, or per 32 columns. Integers need whole-numbered weights; bf16 and fp8 ones keep bf16.
+# i8row: int8 with a scale per row; i8x: the same, with 15 bits for magnitudes from 6 on, which do not set the scale.
+ACTIVATION_KINDS = ("bf16", "i15", "i8g32", "i15g32", "i8row", "i8x")
+ROW_SCALED = ("i15", "i8row", "i8x")  # an epilogue, which sees no whole row, cannot write them
+THROUGHOUT: dict[str, DType] = {"i8g32": "i8g32", "i8row": "i8row", "i8x": "i8x"}
+INTEGER_WEIGHTS = ("i8", "u4", "u5", "u6", "nl4", "fp4")
 LINEARS = ("linear", "expert_linear", "head_linear")  # operators whose first input is quantized before them
 
 
@@ -60,12 +63,14 @@ def bind(program: Program, kinds: Mapping[str, str], stored_bytes: Mapping[str, 
 def quantize(program: Program, activations: str = "bf16") -> Program:
     """Puts a quantize before the input of every linear, once a value, and stores K and V as bf16.
 
-    activations: bf16, int (the kind by who writes the value, see `_activation_kind`), or i8g32 throughout.
-    A value declared `act` keeps its name for the quantized form; what was computed in f32 becomes "NAME.f32".
+    activations: bf16, int (the kind by who writes the value, see `_activation_kind`), or i8g32, i8row or i8x
+    throughout. A value declared `act` keeps its name for the quantized form; what was computed in f32 is "NAME.f32".
     """
     _expect(program, "bound", "quantize")
-    if activations not in ("bf16", "int", "i8g32"):
-        raise ConfigError(f"activations {activations!r}: bf16, int and i8g32 are the choices", param="activations")
+    if activations not in ("bf16", "int", *THROUGHOUT):
+        raise ConfigError(
+            f"activations {activations!r}: not one of bf16, int, {', '.join(THROUGHOUT)}", param="activations"
+        )
     eaten = {op.ins[0]: _activation_kind(program, op.ins[0], activations) for op in program.ops if op.kind in LINEARS}
     buffers = dict(program.buffers)
     full, eats = {}, {}  # value -> name of its f32 form, name of its quantized form
@@ -104,7 +109,7 @@ def _activation_kind(program: Program, name: str, activations: str) -> DType:
         return "bf16"
     writer = next((op.kind for op in program.ops if name in op.outs), None)
     by_writer: dict[str | None, DType] = {"attention": "i8g32", "norm": "i15"}
-    return "i8g32" if activations == "i8g32" else by_writer.get(writer, "i15g32")
+    return THROUGHOUT.get(activations) or by_writer.get(writer, "i15g32")
 
 
 def activation_kinds(programs: Iterable[Program]) -> str:
@@ -226,14 +231,14 @@ def _attention(graph: _Graph, op: Op) -> _Match | None:
     if attention is not None and op.attrs["kind"] != "bf16":
         width, heads = graph.buffers[op.ins[0]].shape[-1], attention.attrs["heads"]
         whole = isinstance(width, int) and isinstance(heads, int) and width // heads % 32 == 0
-        if not whole or op.attrs["kind"] == "i15":
+        if not whole or op.attrs["kind"] in ROW_SCALED:
             return None
     return None if attention is None else _join("fused.attention", (attention, op), attention.ins, attention.attrs, op)
 
 
 def _gate_up(graph: _Graph, op: Op) -> _Match | None:
     """linear, linear, glu, quantize, both linears over one input (of the same experts), both with a bias or none."""
-    glu = graph.only(op.ins[0], "glu") if op.kind == "quantize" and op.attrs["kind"] != "i15" else None
+    glu = graph.only(op.ins[0], "glu") if op.kind == "quantize" and op.attrs["kind"] not in ROW_SCALED else None
     if glu is None:
         return None
     gate, up = (graph.only(name, *LINEARS) for name in glu.ins)

@@ -15,7 +15,8 @@ from octavo.types import StepShape
 
 CACHES = ("cache_k", "cache_v", "cache")  # attributes that name caches
 # Bytes per element of a matrix whose size in memory is not known; scales of i8 and u4 at group 32 with f16 pairs.
-_ASSUMED = {"f32": 4.0, "bf16": 2.0, "i8": 1.125, "u4": 0.625, None: 2.0}
+_ASSUMED = {"f32": 4.0, "bf16": 2.0, "i8": 1.125, "u4": 0.625, "u5": 0.75, "u6": 0.875, None: 2.0}
+_ASSUMED |= {"nl4": 0.5625, "fp4": 0.53125, "fp8": 1.03125}
 
 
 @dataclass(frozen=True, slots=True)

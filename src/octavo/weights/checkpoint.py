@@ -6,20 +6,22 @@ Opening reads no tensor data. Which kinds tensors are held as is decided here, b
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from octavo.errors import BadFileError, MissingFileError, PolicyError
+from octavo.errors import BadFileError, MissingFileError, PolicyError, in_file
 from octavo.program.ir import Scalar, Weight
 from octavo.types import digest
 from octavo.weights.catalogue import MappedFile, TensorHeader, quoted
 from octavo.weights.gguf import parse_gguf
 from octavo.weights.kinds import Tensor, dequantize
+from octavo.weights.methods import Joined, join, method_of
 from octavo.weights.prepare import prepared_shape
 from octavo.weights.safetensors import SafetensorsFolder
 from octavo.weights.schemes import SCHEMES, Scheme
 from octavo.weights.stack import EXPERT, Place, Stack, find_stack
-from octavo.weights.stored import Stored
+from octavo.weights.stored import Assembled, Part, Stored
 
 # A GGUF tensor that holds factors of the rotary frequencies, not a weight.
 ROPE_FACTORS = "rope_freqs.weight"
@@ -80,10 +82,12 @@ class Checkpoint:
         self.path = path
         self.format = source.format
         self.config = source.config
-        self.headers = source.headers
         self.tokenizer = source.tokenizer
         self._source = source
         self._matrices = matrices
+        self._joined: dict[str, Joined] = {}
+        self._said: tuple[str, ...] = ()
+        self.headers = source.headers if source.format == "gguf" else self._join(path, source)
         self.notes = self.rounding()
         self.content_id = source.fingerprint().hex()
 
@@ -94,8 +98,23 @@ class Checkpoint:
             return Place((name,), header)
         return find_stack(self.headers, name) if EXPERT in name else None
 
+    def _join(self, path: Path, source: Source) -> dict[str, TensorHeader]:
+        """Headers of weights: one for those that several tensors make."""
+        with in_file(path / "config.json"):
+            method = method_of(source.config)
+        with in_file(path):
+            plain, self._joined = join(method, source.headers, lambda name: self._part(name).array)
+        self._said = method.notes if method is not None else ()
+        return plain | {name: weight.header for name, weight in self._joined.items()}
+
+    def _part(self, name: str) -> Part:
+        return Part(*self._source.place(name), self._source.headers[name])
+
     def kind_of(self, name: str) -> str:
         """f32 for vectors; matrices as their scheme says (float ones bf16, or f32 where asked for at opening)."""
+        joined = self._joined_of(name)
+        if joined is not None:
+            return self._kind_of_joined(joined)
         header, scheme = self._header(name)
         if len(header.shape) < 2 or (scheme.kind == "bf16" and self._matrices == "f32"):
             return "f32"
@@ -110,20 +129,33 @@ class Checkpoint:
 
     def stored_bytes(self, name: str, kind: str = "", prep: tuple[tuple[Scalar, ...], ...] = ()) -> int:
         """Bytes that the tensor will take in memory once prepared, as `kind` where it is not what the scheme says."""
-        header, scheme = self._header(name)
-        return scheme.bytes_as(kind or self.kind_of(name), prepared_shape(header.shape, prep))
+        joined, kind = self._joined_of(name), kind or self.kind_of(name)
+        shape = prepared_shape(self._place(name).header.shape, prep)
+        if joined is not None:
+            each = {"f32": 4, "bf16": 2}.get(kind, 0)
+            return each * prod(shape) or joined.kind_bytes * prod(shape) // prod(joined.header.shape)
+        _, scheme = self._header(name)
+        return scheme.bytes_as(kind, shape)
 
     def file_bytes(self, name: str) -> int:
         return self._place(name).header.nbytes
 
-    def stored(self, name: str, prep: tuple[tuple[Scalar, ...], ...] = (), *, kind: str = "") -> Stored | Stack:
+    def stored(
+        self, name: str, prep: tuple[tuple[Scalar, ...], ...] = (), *, kind: str = ""
+    ) -> Stored | Assembled | Stack:
         """kind: f32 or bf16, where it is not what the scheme says."""
         place, kind = self._place(name), kind or self.kind_of(name)
-        header, scheme = self._header(place.names[0])
-        if len(place.names) > 1 or (EXPERT in name and not len(header.shape) > 2):
-            parts = [(self._source.place(part), self.headers[part]) for part in place.names]
-            return Stack(tuple(Stored(*at, part, scheme, kind, prep) for at, part in parts))
-        return Stored(*self._source.place(header.name), header, scheme, kind, (*place.prep, *prep))
+        if len(place.names) > 1 or (EXPERT in name and not len(self.headers[place.names[0]].shape) > 2):
+            return Stack(tuple(self._one(part, prep, kind) for part in place.names))
+        return self._one(place.names[0], (*place.prep, *prep), kind)
+
+    def _one(self, name: str, prep: tuple[tuple[Scalar, ...], ...], kind: str) -> Stored | Assembled:
+        """What stands under one name of `headers`."""
+        joined = self._joined.get(name)
+        if joined is not None:
+            return Assembled(joined, tuple(map(self._part, joined.parts)), kind, prep)
+        header, scheme = self._header(name)
+        return Stored(*self._source.place(name), header, scheme, kind, prep)
 
     def read(self, name: str) -> Tensor:
         return self.stored(name).read()
@@ -152,13 +184,21 @@ class Checkpoint:
             )
         return header, scheme
 
+    def _joined_of(self, name: str) -> Joined | None:
+        return self._joined.get(self._place(name).names[0])
+
+    def _kind_of_joined(self, joined: Joined) -> str:
+        return "f32" if joined.kind == "bf16" and self._matrices == "f32" else joined.kind
+
     def rounding(self, exact: Collection[str] = ()) -> list[str]:
         """The notes, where the tensors named `exact` keep every bit."""
+        said = {joined.note for joined in self._joined.values() if joined.note}
         held = [header for header in self.headers.values() if len(header.shape) > 1 and header.name not in exact]
         wide = {header.dtype for header in held} & {"F16", "F32"}
         if self._matrices == "f32":
-            return []
-        return [f"{dtype} matrices are held as bf16, rounded to nearest even" for dtype in sorted(wide)]
+            return list(self._said)
+        said |= {f"{dtype} matrices are held as bf16, rounded to nearest even" for dtype in wide}
+        return [*self._said, *sorted(said)]
 
 
 def open_checkpoint(path: Path, *, matrices: Literal["bf16", "f32"] = "bf16") -> Checkpoint:

@@ -4,8 +4,11 @@
     bf16  data uint16 [shape], the bits
     i8    data int8 [m, n]              value = scale * (q - offset - zero) + bias, each per group of columns
     u4    data uint8 [m, n / 2]         element 2j in the low nibble of byte j, 2j + 1 in the high one; same formula
+    u5, u6  data uint8 [m, n] of 5 or 6 bits; same formula. Kernels stream nibbles and a plane of the bits above them
+    nl4, fp4  the same nibbles, q a whole number of a table: IQ4_NL's, or twice e2m1 (native/codes.h)
+    fp8   data uint8 [m, n]             e4m3 bits; value = scale * e4m3
 
-Scale codes of i8 and u4 (G = n / group columns of scales):
+Scale codes of all but the first two (G = n / group columns of scales):
     f16        scale uint16 [m, G] holds float16 bits; bias likewise, or None
     f32        scale float32 [m, G]; no bias
     e8m0       scale uint8 [m, G]: 2^(scale - 128); no bias
@@ -26,8 +29,9 @@ import numpy as np
 
 from octavo import _native
 
-Kind = Literal["f32", "bf16", "i8", "u4"]
-KIND_NUMBERS: dict[str, int] = {"f32": 0, "bf16": 1, "i8": 2, "u4": 3}  # native/linear.h, WeightKind
+Kind = Literal["f32", "bf16", "i8", "u4", "nl4", "fp4", "fp8", "u5", "u6"]
+# native/linear.h, WeightKind
+KIND_NUMBERS = {"f32": 0, "bf16": 1, "i8": 2, "u4": 3, "nl4": 4, "fp4": 5, "fp8": 6, "u5": 7, "u6": 8}
 SUPER_GROUP = 256
 F16_SCALE, U8_SCALE, I8_SCALE, F32_SCALE, E8M0_SCALE = range(5)  # ScaleCode there
 NO_BIAS, VALUE_BIAS, ZERO_BIAS = range(3)  # BiasCode
@@ -73,6 +77,10 @@ class Tensor:
     def one(self, number: int) -> Tensor:
         """One matrix of a stack."""
         return replace(self.moved(lambda array: array[number]), shape=self.shape[1:])
+
+    def reshaped(self, shape: tuple[int, ...]) -> Tensor:
+        """The same rows under other leading axes."""
+        return replace(self.moved(lambda array: array.reshape(*shape[:-1], array.shape[-1])), shape=shape)
 
     def moved(self, move: Callable[[Any], Any]) -> Tensor:
         """With `move` applied to every array, whose rows stand alike."""

@@ -15,7 +15,7 @@ from octavo.errors import BadFileError
 from octavo.program.ir import Scalar
 from octavo.weights.catalogue import TensorHeader, quoted
 from octavo.weights.kinds import Tensor
-from octavo.weights.stored import Stored
+from octavo.weights.stored import Assembled, Stored
 
 EXPERT = "{e}"
 # End of a stack's name -> the tensor of all experts, and which half of its rows this is.
@@ -64,7 +64,7 @@ def find_stack(headers: Mapping[str, TensorHeader], source: str) -> Place | None
 class Stack:
     """A weight whose matrices stand in tensors of their own, of one format."""
 
-    parts: tuple[Stored, ...]
+    parts: tuple[Stored | Assembled, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:

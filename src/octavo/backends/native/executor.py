@@ -25,7 +25,7 @@ from octavo.program.recurrence import native_states
 from octavo.types import Numerics, kv_storage
 from octavo.weights.kinds import KIND_NUMBERS, Tensor
 from octavo.weights.stack import Stack
-from octavo.weights.stored import OnDisk, Stored
+from octavo.weights.stored import Assembled, OnDisk, Stored
 
 VERSION = 2
 ISAS = ("portable", "avx2", "avx512", "amx")  # from the lowest class up; the index is native's number
@@ -184,6 +184,10 @@ def _kept(
 def _add_weight(held: Any, name: str, weight: Tensor | OnDisk, *, plain: bool) -> None:
     parts = weight.parts if isinstance(weight, Stack) else (weight,)
     first = parts[0]
+    if isinstance(first, Assembled) and first.whole_rows and not plain:
+        for number, part in enumerate(parts):
+            _fill_rows(held, name, cast(Assembled, part), number, prod(weight.shape[:-2]))
+        return
     if plain or not isinstance(first, Stored) or len(weight.shape) == 1 or not _by_rows(first):
         _add_tensor(held, name, weight if isinstance(weight, Tensor) else weight.read(), plain=plain)
         return
@@ -216,6 +220,20 @@ def _pack_rows(native: Any, name: str, stored: Stored, number: int) -> None:
         end = min(begin + step, last)
         native.pack(*source, begin, end, number, file_rows * stored.row_bytes)
         stored.release(behind(begin), behind(end))
+
+
+def _fill_rows(native: Any, name: str, weight: Assembled, number: int, count: int) -> None:
+    """Matrix `number` of a weight of `count`, or from there on all of a stack, from several tensors, some panels at a
+    time: what is held beside the panels is one piece."""
+    *stack, rows, columns = weight.shape
+    read, step = weight.open(), max(1, PIECE_BYTES // (PANEL * 4 * columns)) * PANEL
+    for each in range(prod(stack)):
+        first = (number + each) * -(-rows // PANEL)
+        for begin in range(0, rows, step):
+            piece = read(each * rows + begin, each * rows + min(begin + step, rows))
+            if first == begin == 0:
+                native.make_room(name, [*_description(piece, (rows, columns)), *([count] if count > 1 else [])])
+            _fill(native, name, piece, first + begin // PANEL)
 
 
 def _add_tensor(native: Any, name: str, tensor: Tensor, *, plain: bool) -> None:

@@ -95,15 +95,21 @@ def quantize(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> 
     """Round to nearest even; the value stays in a float32 tensor.
 
     Integer kinds: v * scale with v = round(x * (most / top)) and scale = top / most, top the largest magnitude of the
-    row (i15) or of its 32 columns. A top below 1e-30 counts as zero, one that is not finite gives NaN.
+    row (i15, i8row, i8x) or of its 32 columns; i8x: top of the magnitudes below 6, if the row's largest then has 15
+    bits. A top below 1e-30 counts as zero, one that is not finite gives NaN.
     """
     x, kind = ins[0], _attr(op, "kind")
     if kind == "bf16":
         return x.bfloat16().float()
-    most = 127.0 if kind == "i8g32" else 16383.0
+    most = 127.0 if kind in ("i8g32", "i8row") else 16383.0
     blocks = functional.pad(x, (0, -x.shape[1] % 32)).reshape(len(x), -1, 32)
-    top = blocks.abs().amax((1, 2) if kind == "i15" else 2, keepdim=True)
-    values = torch.round(blocks * (most / top)) * (top / most)
+    top = blocks.abs().amax(2 if kind.endswith("g32") else (1, 2), keepdim=True)
+    into, unit = most / top, top / most
+    if kind == "i8x":
+        usual = torch.where(blocks.abs() < 6, blocks.abs(), 0.0).amax((1, 2), keepdim=True)
+        apart = (usual >= 1e-30) & (usual / 127 >= unit)
+        into, unit = torch.where(apart, 127 / usual, into), torch.where(apart, usual / 127, unit)
+    values = torch.round(blocks * into) * unit
     values = torch.where(top < 1e-30, 0.0, torch.where(top.isfinite(), values, torch.nan))
     return values.flatten(1)[:, : x.shape[1]]
 

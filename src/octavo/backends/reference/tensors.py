@@ -7,6 +7,11 @@ import torch
 
 from octavo.weights.kinds import SUPER_GROUP, Tensor
 
+TABLES = {
+    "nl4": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
+    "fp4": (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12),
+}
+
 
 def to_float(tensor: Tensor) -> torch.Tensor:
     """float32 [shape]. Exact for every kind: product rounded to float32, then the sum."""
@@ -15,8 +20,13 @@ def to_float(tensor: Tensor) -> torch.Tensor:
     if tensor.kind == "bf16":
         return _own(tensor.data.view(np.int16)).view(torch.bfloat16).float().reshape(tensor.shape)
     codes = _own(tensor.data)
-    if tensor.kind == "u4":
+    if tensor.kind == "fp8":
+        grouped = codes.view(torch.float8_e4m3fn).float().reshape(*tensor.shape[:-1], -1, tensor.group)
+        return (grouped * _per_group(tensor.scale, None, tensor.group)[..., None]).reshape(tensor.shape)
+    if tensor.kind in ("u4", *TABLES):
         codes = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2)
+    if tensor.kind in TABLES:
+        codes = torch.tensor(TABLES[tensor.kind])[codes.long()]
     codes = (codes.to(torch.int32) - tensor.offset).reshape(*tensor.shape[:-1], -1, tensor.group)
     if tensor.zero is not None:
         codes = codes - _own(tensor.zero).to(torch.int32)[..., None]

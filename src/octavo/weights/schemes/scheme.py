@@ -15,7 +15,8 @@ from octavo.weights.kinds import SUPER_GROUP, Kind, Tensor, dequantize
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """block: elements of one block; block_bytes: its bytes in the file; kind_bytes: its bytes once unpacked.
+    """block: elements of one block; block_bytes: its bytes in the file; kind_bytes: its bytes as kernels stream
+    them.
 
     unpack: bytes of whole rows (uint8, flat) and the shape -> Tensor of `kind`. widen: the same as f32.
     """
