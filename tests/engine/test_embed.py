@@ -1,5 +1,6 @@
 """LLM.embed: encoders whole, decoders by the last row or the mean; refusals with numbers; the same bits in company."""
 
+import asyncio
 import json
 
 import numpy as np
@@ -9,7 +10,8 @@ from exactness.families import write_encoder
 from safetensors.numpy import load_file, save_file
 from tiny_model import VOCAB, write_tokenizer
 
-from octavo import LLM, SamplingParams
+from octavo import LLM, AsyncLLM, SamplingParams
+from octavo.config import EngineConfig
 from octavo.errors import CapacityError, ConfigError, EngineError, RequestError, UsageError
 
 TEXTS = ["the cat in the hat", "an", "there and then and there, the end of the thing"]
@@ -123,3 +125,20 @@ def test_a_vector_that_is_not_finite_is_an_error(embedder, tmp_path):
     save_file(tensors, f"{path}/model.safetensors")
     with LLM(path, threads=1, num_blocks=64) as llm, pytest.raises(EngineError, match="not finite"):
         llm.embed(TEXTS, use_tqdm=False)
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_streams_embed_the_same_vectors(embedder, encoder, process):
+    want = vectors(embedder())
+
+    async def ask():
+        config = EngineConfig(model=str(encoder), threads=2, num_blocks=64, max_model_len=256, task="embed")
+        llm = await AsyncLLM.start(config, process=process)
+        try:
+            with pytest.raises(RequestError):
+                await llm.embed([10**6])
+            return await asyncio.gather(*(llm.embed(text) for text in TEXTS))
+        finally:
+            llm.close()
+
+    assert np.array_equal(np.array([output.embedding for output in asyncio.run(ask())]), want)

@@ -7,7 +7,7 @@ after its first token; `failure` is what ends it.
 import asyncio
 
 from octavo.engine.inputs import InputReader
-from octavo.engine.outputs import Transcript
+from octavo.engine.outputs import EmbeddingOutput, Transcript
 from octavo.engine.port import EngineStats, ModelInfo
 from octavo.grammar.structures import Structures
 from octavo.request import TokenDelta, TokenLogprobs
@@ -73,6 +73,13 @@ class ScriptedLLM:
                     return
         finally:
             self.closed += 1
+
+    async def embed(self, prompt, *, request_id=None, tenant=""):
+        prepared = self._reader.prepare_embedding(prompt, str(request_id), tenant=tenant)
+        self.calls.append({"prompt": prepared.prompt_ids, "tenant": tenant})
+        await asyncio.sleep(self.pause)
+        ids = prepared.prompt_ids
+        return EmbeddingOutput(str(request_id), prepared.text, ids, [0.6, 0.0, 0.8, float(len(ids))])
 
     def stats(self):
         return EngineStats(self.opened - self.closed, 0, 64, 64, 0, 0, 0, 0, 0, 0)

@@ -18,7 +18,7 @@ from typing import Any
 from octavo.config import EngineConfig
 from octavo.engine.executor import LiveEngine, ProcessEngine, ProgressHook, ThreadEngine, no_progress
 from octavo.engine.inputs import InputReader, Prompt
-from octavo.engine.outputs import StreamDelta, Transcript
+from octavo.engine.outputs import EmbeddingOutput, StreamDelta, Transcript, embedding
 from octavo.engine.port import EngineStats, ModelInfo
 from octavo.engine.vocabulary import check_template, load_tokenizer
 from octavo.errors import OctavoError
@@ -121,6 +121,32 @@ class AsyncLLM:
             for sequence in running:
                 self._engine.abort(sequence)
             self._forget(name, prepared.requests)
+
+    async def embed(self, prompt: Prompt, *, request_id: str | None = None, tenant: str = "") -> EmbeddingOutput:
+        """The vector of one prompt, of a model that was loaded to embed. Cancelling aborts. Raises RequestError before
+        anything is computed, EngineError when the engine is down."""
+        unique = f"{request_id or 'request'}/{next(self._ids)}"
+        prepare = partial(self._inputs.prepare_embedding, prompt, unique, tenant=tenant)
+        prepared = await asyncio.to_thread(prepare) if isinstance(prompt, (str, Mapping)) else prepare()
+        loop = asyncio.get_running_loop()
+        last: asyncio.Future[TokenDelta] = loop.create_future()
+
+        def arrive(delta: TokenDelta) -> None:
+            if not last.done():
+                last.set_result(delta)
+
+        def sink(delta: TokenDelta) -> None:
+            if delta.finish_reason is not None:
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(arrive, delta)
+
+        (request,) = prepared.requests
+        self._engine.submit(request, sink)
+        try:
+            return embedding(unique, prepared.text, prepared.prompt_ids, await last)
+        finally:
+            if not last.done() or last.cancelled():
+                self._engine.abort(request.id)
 
     def abort(self, request_id: str) -> None:
         """Ends a stream (or several of one name) with finish_reason "abort"; unknown names are ignored."""

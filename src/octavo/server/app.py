@@ -1,7 +1,7 @@
 """The HTTP server: routes over one engine, and `serve`, which loads the engine and runs until it is told to stop.
 
 GET  /v1/models  /v1/models/{id}  /health  /health/live  /health/ready  /version
-POST /v1/chat/completions  /v1/completions
+POST /v1/chat/completions  /v1/completions  /v1/embeddings
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from octavo.server.failures import HttpError
 from octavo.server.guard import Guard
 from octavo.server.openai.chat import ChatEndpoint
 from octavo.server.openai.completions import CompletionEndpoint
+from octavo.server.openai.embeddings import EmbeddingEndpoint
 from octavo.server.openai.endpoint import ALIAS
 from octavo.server.port import TextEngine
 from octavo.server.serving import bind, run
@@ -49,6 +50,7 @@ def create_app(llm: TextEngine, config: ServerConfig, state: ServerState | None 
     routes = [
         post("/v1/chat/completions", ChatEndpoint(llm, config, state)),
         post("/v1/completions", CompletionEndpoint(llm, config, state)),
+        post("/v1/embeddings", EmbeddingEndpoint(llm, config, state)),
         *(Route(path, reads, methods=["GET"]) for path in ("/v1/models", "/v1/models/{model:path}")),
         *(Route(path, reads, methods=["GET"]) for path in ("/health", "/health/live", "/health/ready", "/version")),
     ]

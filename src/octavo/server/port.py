@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
-from octavo.engine.outputs import StreamDelta
+from octavo.engine.outputs import EmbeddingOutput, StreamDelta
 from octavo.engine.port import EngineStats, ModelInfo
 from octavo.errors import OctavoError
 from octavo.request import SamplingParams, Structure
@@ -37,6 +37,10 @@ class TextEngine(Protocol):
         salt: str = "",
         priority: int = 0,
     ) -> AsyncGenerator[StreamDelta, None]: ...
+
+    async def embed(
+        self, prompt: str | Sequence[int], *, request_id: str | None = None, tenant: str = ""
+    ) -> EmbeddingOutput: ...
 
     def stats(self) -> EngineStats: ...
 

@@ -26,7 +26,7 @@ ALIAS = "default"  # names the served model, whatever it is
 
 
 class Endpoint:
-    """A POST endpoint as an ASGI app. Subclasses write `job`."""
+    """A POST endpoint as an ASGI app. Subclasses write `job`, or `work` where an answer is no stream of choices."""
 
     def __init__(self, llm: TextEngine, config: ServerConfig, state: ServerState) -> None:
         self.llm = llm
@@ -44,9 +44,9 @@ class Endpoint:
         except OctavoError as error:
             await exchange.fail(error)
             return
-        await exchange.until_gone(self._work(exchange, body, scope["state"]["request_id"]))
+        await exchange.until_gone(self.work(exchange, body, scope["state"]["request_id"]))
 
-    async def _work(self, exchange: Exchange, body: Mapping[str, Any], request_id: str) -> None:
+    async def work(self, exchange: Exchange, body: Mapping[str, Any], request_id: str) -> None:
         job = await self.job(body, exchange.tenant, request_id)
         await job.run(exchange)
 

@@ -1,0 +1,81 @@
+"""/v1/embeddings: shapes, both encodings, the official client, refusals."""
+
+import base64
+import dataclasses
+import json
+import struct
+
+import openai
+import pytest
+
+
+@pytest.fixture
+def llm(llm):
+    llm.info = dataclasses.replace(llm.info, task="embed", step_tokens=64)
+    llm._reader._info = llm.info
+    return llm
+
+
+@pytest.fixture
+def embed(client):
+    def post(**fields):
+        body = json.dumps({"model": "toy/model", "input": "Hi"} | fields)
+        return client.post("/v1/embeddings", content=body, headers={"content-type": "application/json"})
+
+    return post
+
+
+def test_an_answer(embed, llm):
+    body = embed(input=["Hi", "Hello"]).json()
+    lengths = [len(call["prompt"]) for call in llm.calls]
+    assert body["object"] == "list" and body["model"] == "toy/model"
+    assert [item["index"] for item in body["data"]] == [0, 1]
+    assert [item["embedding"][3] for item in body["data"]] == lengths
+    assert body["usage"] == {"prompt_tokens": sum(lengths), "total_tokens": sum(lengths)}
+
+
+def test_token_ids_and_base64(embed):
+    (item,) = embed(input=[5, 6, 7], encoding_format="base64").json()["data"]
+    assert struct.unpack("<4f", base64.b64decode(item["embedding"])) == pytest.approx((0.6, 0.0, 0.8, 3.0))
+
+
+def test_dimensions_cut_and_keep_the_length(embed):
+    (item,) = embed(dimensions=1).json()["data"]
+    assert item["embedding"] == [1.0]
+
+
+def test_the_official_client(live):
+    with openai.OpenAI(base_url=live, api_key="none", max_retries=0) as official:
+        answer = official.embeddings.create(model="toy/model", input=["Hi", "Ho"], dimensions=3)
+    assert [item.embedding for item in answer.data] == [pytest.approx([0.6, 0.0, 0.8])] * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": ""}, "input"),
+        ({"input": []}, "input"),
+        ({"input": {"a": 1}}, "input"),
+        ({"input": ["a"] * 33}, "input"),
+        ({"input": [10**6]}, "input"),
+        ({"encoding_format": "hex"}, "encoding_format"),
+        ({"dimensions": 0}, "dimensions"),
+        ({"dimensions": 5}, "dimensions"),
+        ({"dimensions": "5"}, "dimensions"),
+        ({"stream": True}, "stream"),
+    ],
+)
+def test_refusals_name_the_field(embed, fields, param):
+    response = embed(**fields)
+    assert response.status_code == 400 and response.json()["error"]["param"] == param
+
+
+def test_too_long_an_input_is_refused_with_the_numbers(embed):
+    error = embed(input="Hi " * 100).json()["error"]
+    assert "64" in error["message"]
+
+
+def test_a_model_that_generates_does_not_embed(embed, llm):
+    llm.info = dataclasses.replace(llm.info, task="generate", step_tokens=0)
+    llm._reader._info = llm.info
+    assert embed().status_code == 400
