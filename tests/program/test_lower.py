@@ -186,6 +186,13 @@ def test_activation_kinds_by_weights_and_writer():
     assert {tensor.dtype for group in integers().groups for tensor in group.tensors} == {"bf16"}
 
 
+def test_what_a_norm_reads_behind_attention_keeps_fifteen_bits():
+    program = integers(architectures=["Olmo2ForCausalLM"])
+    eaten = {op.outs[0]: program.buffers[op.ins[0]].dtype for op in program.ops if op.kind in LINEARS}
+    assert {name: eaten[f"0.{name}"] for name in ("q", "o", "f", "d")} == dict.fromkeys("qofd", "i15g32")
+    assert eaten["logits"] == "i15" and activation_kinds([program]) == "i15+i15g32"
+
+
 def test_heads_that_are_no_whole_blocks_are_quantized_apart():
     kinds = [op.kind for op in integers(head_dim=24).ops]
     assert kinds.count("attention") == kinds.count("quantize") == 2 and "fused.attention" not in kinds

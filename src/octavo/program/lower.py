@@ -102,13 +102,15 @@ def _activation_kind(program: Program, name: str, activations: str) -> DType:
 
     int: a scale per 32 columns where an epilogue writes the value, which sees no whole row: i8g32 for attention, i15g32
     for glu, whose outliers eight bits lose (docs/fidelity.md); i15 behind norms; i15g32 for what nothing has levelled,
-    such as the residual stream.
+    such as the residual stream. Where a norm reads what comes of attention, small as it may be, i15g32 too.
     """
     weights = {program.weights[op.weights[0]].kind for op in program.ops if op.kind in LINEARS and op.ins[0] == name}
     if activations == "bf16" or not weights <= set(INTEGER_WEIGHTS):
         return "bf16"
     writer = next((op.kind for op in program.ops if name in op.outs), None)
-    by_writer: dict[str | None, DType] = {"attention": "i8g32", "norm": "i15"}
+    made = {op.outs[0] for op in program.ops if op.kind in LINEARS and op.ins[0] == name}
+    normed = any(op.kind == "norm" and op.ins[0] in made for op in program.ops)
+    by_writer: dict[str | None, DType] = {"attention": "i15g32" if normed else "i8g32", "norm": "i15"}
     return THROUGHOUT.get(activations) or by_writer.get(writer, "i15g32")
 
 
