@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 LIMIT = 0.08  # share of the cores' time that others may use while an engine is measured
-PATIENCE = 15.0  # seconds to wait for quiet before measuring all the same
-ENOUGH = 20.0  # seconds after which a disturbed measurement is not tried again
+PATIENCE = 8.0  # seconds to wait for quiet before measuring all the same
+ENOUGH = 10.0  # seconds after which a disturbed measurement is not tried again
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
