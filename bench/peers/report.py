@@ -89,7 +89,7 @@ def _cells(rows: Rows) -> tuple[list[str], list[list[str]]]:
             found = against_best(rows[row], ours)
             if found is not None:
                 best, ratios = found
-                span = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+                span = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}, {len(ratios)} rounds)"
                 verdicts.append(f"{ours.removeprefix(OURS).strip(' -')} {span} of {best}")
         cells.append("; ".join(verdicts) or "-")
         body.append(cells)
@@ -125,16 +125,17 @@ How it is measured. Engines of the same bits a weight take turns, row after row 
 the machine: the others have ended or are stopped. Figures are medians over the repeats (in brackets: least and most);
 a ratio is the median of the ratios of neighbours in time, to the peer with the best median in that row. Prompts are
 random token ids, all different, as many and as long for every engine, and every request generates exactly the tokens
-asked for. *Prefill* counts prompt tokens until every request has its first token; *decode* counts tokens while all
-requests decode.
+asked for. A measurement waits for other work on the machine to end, and is taken again when it was disturbed.
+*Prefill* counts prompt tokens until every request has its first token; *decode* counts tokens while all requests
+decode.
 
 What is compared. Octavo: `octavo bench`, the whole engine with scheduler and sampling. OpenVINO GenAI, vLLM and
 transformers: their Python interfaces, whole engines too. llama.cpp: its own `llama-batched-bench`, which neither
 schedules nor samples, with a cache of its own for every sequence (its fastest setting here); at context 2,016 it
 computes one prompt and copies its cache for all 32 sequences, so only its decode rate is taken there. Every peer runs
 with its own default numerics: OpenVINO and llama.cpp round activations to 8 bits in groups where Octavo does not
-(`fidelity.md`). `octavo-i8g32` is Octavo with `--activations i8g32`, which does the same as they do: an option, since
-it misses the bars of fidelity that the defaults keep.
+(`fidelity.md`). `octavo-i8g32` is Octavo with `--activations i8g32`, which rounds as they do: an option, since it
+misses the bars of fidelity that the defaults keep.
 
 SmolLM2's types that are not the published file were written by llama.cpp's quantize tool. Its Q4_K_M falls back to
 Q5_0, Q5_1 and Q8_0 for tensors whose width is no multiple of 256. qwen3-0.6b, llama-3.2-1b and llama-3.1-8b are random
@@ -161,7 +162,7 @@ def markdown(results: Results) -> str:
         lines += ["| " + " | ".join(cells) + " |" for cells in (header, ["---"] * len(header), *body)]
         lines.append("")
     if results.notes:
-        lines += ["## What did not run\n", *(f"- {note}" for note in results.notes), ""]
+        lines += ["## Notes\n", *(f"- {note}" for note in results.notes), ""]
     return "\n".join(lines)
 
 
