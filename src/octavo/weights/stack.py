@@ -71,6 +71,10 @@ class Stack:
         return (len(self.parts), *self.parts[0].shape)
 
     @property
+    def kind(self) -> str:
+        return self.parts[0].kind
+
+    @property
     def file_bytes(self) -> int:
         return sum(part.file_bytes for part in self.parts)
 
