@@ -116,24 +116,22 @@ def test_requests_share_nothing():
     assert np.array_equal(together.step(*runs), np.concatenate([alone.step(run) for run in runs]))
 
 
+@pytest.mark.parametrize("kv", ["bf16", "i8"])
 @pytest.mark.parametrize("top_k", [0, 24])
-def test_drafts_of_a_tree_see_their_own_path(top_k):
-    """Each branch has the bits of the same tokens in a row; then the accepted branch is moved into place."""
-    model = program(4, 32, 16, top_k)
-    prefix, branch = tokens(40), (7, 9, 11)
+def test_drafts_of_a_tree_see_their_own_path(top_k, kv):
+    """Each has the bits of its path computed in a row; then the accepted branch is moved into place and read there."""
+    model, prefix = program(4, 32, 16, top_k), tokens(40)
+    # Behind 3 and 7: 5 and 9 under 7, 11 under 9, 2 under 5.
+    drafts, parents = (3, 7, 5, 9, 11, 2), (-1, -1, 1, 1, 3, 2)
+    paths = ((3,), (3, 7), (3, 7, 5), (3, 7, 9), (3, 7, 9, 11), (3, 7, 5, 2))
     for isa in native.usable_isas():
-        steps = Stepper(Forced(isa, 2), *model)
-        want = steps.prompt((*prefix, *branch), slot=1)
+        steps = Stepper(Forced(isa, 2, kv), *model)
         steps.prompt(prefix, slot=0)
-        # 40: a sibling, 41: 7, 42: a sibling of 9, 43: 9 under 7, 44: 11 under 9
-        drafts = (3, 7, 5, 9, 11)
-        tree = steps.step(Run(0, 40, drafts, parents=(-1, -1, 1, 1, 3)))
-        assert np.array_equal(tree[0], steps.prompt((*prefix, 3), slot=2)[-1])
-        steps = Stepper(Forced(isa, 2), *model)
-        steps.prompt((*prefix, 7), slot=0)
-        got = steps.step(Run(0, 41, (5, 9, 11), parents=(-1, -1, 1)), copies=())
-        assert np.array_equal(got[0], steps.prompt((*prefix, 7, 5), slot=1)[-1])
-        assert got.shape == (3, want.shape[1])
+        got = steps.step(Run(0, 40, drafts, parents=parents))
+        for row, path in zip(got, paths, strict=True):
+            assert np.array_equal(row, steps.prompt((*prefix, *path), slot=1)[-1]), (isa, path)
+        moved = steps.step(Run(0, 44, (13,)), copies=[(0, 43, 42), (0, 44, 43)])
+        assert np.array_equal(moved[0], steps.prompt((*prefix, 3, 7, 9, 11, 13), slot=1)[-1]), isa
 
 
 @pytest.mark.parametrize("top_k", [1, 5, 40, 41])
