@@ -251,7 +251,8 @@ MEMBERS |= {
     "glm-dsa": (
         "GlmMoeDsaConfig",
         INDEXED
-        | {"num_hidden_layers": 4, "index_topk_freq": 2, "index_skip_topk_offset": 1, "n_group": 1, "topk_group": 1},
+        | {"num_hidden_layers": 4, "first_k_dense_replace": 3, "n_group": 1, "topk_group": 1}
+        | {"index_topk_freq": 2, "index_skip_topk_offset": 1},
     ),
 }
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
