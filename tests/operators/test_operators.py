@@ -12,6 +12,7 @@ from stepping import Run, Stepper
 
 from octavo.backends import executor_for
 from octavo.program.builder import Builder
+from octavo.program.header import offsets
 from octavo.program.ir import T
 from octavo.program.lower import lower
 from octavo.types import KVGroup
@@ -300,7 +301,7 @@ def test_a_foreign_export_is_taken_by_row(isa):
 
     session.run("main", header([Run(0, 0, tuple(range(20)))]))
     words = header([Run(0, 0, (0, 0, 0))])
-    at = 6 + 7 * 3
+    at = offsets(3, 3, 1, 0, 0, 0)["source_row"][0]
     words[at : at + 3] = [19, 4, 4]
     session.run("draft", words)
     assert np.array_equal(session.view("taken"), rows(45)[[19, 4, 4]])
