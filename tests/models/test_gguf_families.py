@@ -64,9 +64,13 @@ def expert_keys(writer, config):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
 
 
-def gpt_oss_keys(writer, config):
+def windowed_expert_keys(writer, config):
     expert_keys(writer, config)
     window_keys(writer, config)
+
+
+def gpt_oss_keys(writer, config):
+    windowed_expert_keys(writer, config)
     rope = config.rope_parameters
     writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
     writer.add_rope_scaling_factor(rope["factor"])
@@ -91,6 +95,7 @@ FILES = {
     "qwen2": ("qwen2", keep, no_keys, {}),
     "qwen3": ("qwen3", keep, no_keys, {}),
     "mixtral": ("llama", permuted, expert_keys, {}),
+    "mixtral-window": ("llama", permuted, windowed_expert_keys, {}),
     "qwen2moe": ("qwen2moe", keep, expert_keys, {}),
     "qwen3moe": ("qwen3moe", keep, expert_keys, {}),
     "gpt-oss": ("gpt-oss", keep, gpt_oss_keys, {}),
@@ -120,7 +125,8 @@ def apart(state):
             yield name, values[0] if name.endswith("expert_gate.weight") else values
 
 
-def write(model, path, arch, convert, add_keys):
+def write(model, path, arch, convert, add_keys, one_by_one=False):
+    """one_by_one: a tensor an expert, as the first files of mixtures had them."""
     config, state = model.config, model.state_dict()
     writer = gguf.GGUFWriter(path, arch)
     writer.add_block_count(config.num_hidden_layers)
@@ -146,6 +152,10 @@ def write(model, path, arch, convert, add_keys):
         array = np.ascontiguousarray(convert(name, values, config))
         called = names.get_name(name, try_suffixes=(".weight", ".bias"))
         called = f"{called}.weight" if called and called.endswith("attn_sinks") else called
+        if one_by_one and called and "_exps." in called:
+            for e, expert in enumerate(array):
+                writer.add_tensor(called.replace("_exps.", f".{e}."), np.ascontiguousarray(expert))
+            continue
         writer.add_tensor(called or "output.weight", array)  # some architectures are always tied
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -157,7 +167,7 @@ def write(model, path, arch, convert, add_keys):
 def test_a_file_gives_the_logits_of_its_model(member, tmp_path):
     arch, convert, add_keys, changed = FILES[member]
     model, _ = twin(member)
-    write(model, tmp_path / "toy.gguf", arch, convert, add_keys)
+    write(model, tmp_path / "toy.gguf", arch, convert, add_keys, one_by_one=member == "mixtral-window")
     checkpoint = open_checkpoint(tmp_path / "toy.gguf", matrices="f32")
     program = program_for(model_config(checkpoint))
     tensors = {

@@ -92,4 +92,6 @@ class Mixture:
         if self.older is not None:
             names = (f"model.layers.{layer}.{self.older[0]}.{older or hf}", newer)
         source = f"blk.{layer}.{gguf}.weight"
-        return b.weight(f"{layer}.w{name}", shape, hf=names[0], gguf=source, plain=plain, others=names[1:])
+        first = source.replace("_exps.", ".{e}.")  # files of GGUF's first mixtures: a tensor an expert
+        others = (*names[1:], first) if first != source else names[1:]
+        return b.weight(f"{layer}.w{name}", shape, hf=names[0], gguf=source, plain=plain, others=others)

@@ -62,7 +62,7 @@ class Weight:
     half-split order. ("head_rows", heads, begin, end, ...): these rows of each head. ("flatten_heads",): [heads, m, n]
     as [heads m, n]. ("transpose_heads", heads): the matrix of each head turned. Further ones: weights/prepare.py.
 
-    others: further names in "hf", of other generations of files. "{e}" in a name: a stack (weights/stack.py).
+    others: further names, of other generations of files. "{e}" in a name: a stack (weights/stack.py).
     plain: held as f32, row after row, whatever the file has: routers, gates, the experts' biases.
     floats: held as bf16 where the file has integers.
     kind: what it is held as in memory ("f32", "bf16", "i8", "u4", ...: weights/kinds.py); None until lowering binds it.

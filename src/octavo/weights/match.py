@@ -46,7 +46,7 @@ def match(weights: Mapping[str, Weight], checkpoint: Checkpoint, spare: Iterable
         source = weight.sources.get(checkpoint.format)
         if source is None:
             raise ConfigError(f"weight {weight.name} has no name in the format {checkpoint.format}", param=weight.name)
-        others = (*weight.others, *_elsewhere(source)) if checkpoint.format == "hf" else ()
+        others = (*weight.others, *(_elsewhere(source) if checkpoint.format == "hf" else ()))
         places = ((name, checkpoint.find(name)) for name in (source, *others))
         name, place = next(((name, place) for name, place in places if place is not None), (source, None))
         if place is None:
