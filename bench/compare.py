@@ -22,7 +22,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
-from peers.engines import SITE, Engine, EngineFailed, Llama, Octavo, Run, Worker
+from peers.engines import CHUNK, SITE, Engine, EngineFailed, Llama, Octavo, Run, Worker
 from peers.neighbours import undisturbed
 from peers.report import Results, markdown, plot, table
 from shapes import KINDS, SHAPES
@@ -117,7 +117,7 @@ def start(name: str, kind: str, files: Files, args: argparse.Namespace) -> Engin
         return Llama(name, home, files.gguf(kind), args.threads)
     if name == "openvino":  # its reader knows no bfloat16: 16 bits are float16 on disk
         model = files.gguf("F16" if kind == "BF16" else kind)
-        return Worker(name, python, "openvino_worker.py", str(model), threads, "512")
+        return Worker(name, python, "openvino_worker.py", str(model), threads, str(CHUNK))
     if kind != "BF16":
         return None
     preload = {"LD_PRELOAD": str(home / "lib" / "libiomp5.so")} if name == "vllm" else {}

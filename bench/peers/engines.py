@@ -19,6 +19,7 @@ from typing import Protocol
 
 WORKERS = Path(__file__).parent
 SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+CHUNK = 512  # tokens of a step, for the peers that are told
 TIMEOUT = 600  # seconds a run may take before it counts as failed
 
 
@@ -141,7 +142,9 @@ class Worker:
     def measure(self, run: Run, repeat: int) -> dict[str, float]:
         assert self._process.stdin is not None
         self._process.send_signal(signal.SIGCONT)
-        job = {"batch": run.batch, "prompt": run.prompt, "steps": run.steps, "seed": repeat}
+        # The first requests decode while the others' prompts are computed, in chunks: they must outlast that.
+        chunks = run.batch * run.prompt // CHUNK if run.shared else 0
+        job = {"batch": run.batch, "prompt": run.prompt, "steps": run.steps + chunks, "seed": repeat}
         print(json.dumps(job), file=self._process.stdin, flush=True)
         answer = self._answer()
         self._pause()
