@@ -114,6 +114,7 @@ void bind_linear(nb::module_& m) {
   m.def("isa_supported", [](int isa) { return isa_supported((Isa)isa); });
   m.def("allow_isa", [](int isa) { allow_isa((Isa)isa); });
   m.def("amx_wanted", &amx_wanted);
+  m.def("tiles_held", [](int isa) { return linear_kernels((Isa)isa).tiles_held(); });
   m.def("isa_self_check", [](int isa) { return isa_self_check((Isa)isa); });
 }
 

@@ -115,6 +115,8 @@ void unpack_row(const PackedLinear& w, int row, float* out);
 struct LinearKernels {
   void (*prepare)(const LinearArgs& a, uint8_t* scratch);
   void (*run)(const LinearArgs& a, int panel_begin, int panel_end, uint8_t* scratch);
+  // Whether the calling thread's tiles are configured: never outside run, which may be on a thread of the caller's.
+  bool (*tiles_held)();
 };
 const LinearKernels& linear_kernels(Isa isa);
 

@@ -361,6 +361,9 @@ static void run(const LinearArgs& a, int panel_begin, int panel_end, uint8_t* sc
 }
 
 extern const LinearKernels linear_table;
-const LinearKernels linear_table = {prepare, run};
+#if !defined(OCTAVO_ISA_amx)
+static bool tiles_held() { return false; }
+#endif
+const LinearKernels linear_table = {prepare, run, tiles_held};
 
 }  // namespace octavo::OCTAVO_ISA_NAME

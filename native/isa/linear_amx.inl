@@ -66,7 +66,8 @@ static void model_dot(int c, int a, int b) {
 #define TILE_STORE(t, to, stride) model_store(t, to, stride)
 #define TILE_DOT(c, a, b) model_dot(c, a, b)
 static void configure_tiles(int pairs) { shape_tiles(tiles.config, pairs); }
-static void release_tiles() {}
+static void release_tiles() { tiles.config = {}; }
+static bool tiles_held() { return tiles.config.palette != 0; }
 
 #else
 
@@ -81,6 +82,12 @@ static void configure_tiles(int pairs) {
   _tile_loadconfig(&config);
 }
 static void release_tiles() { _tile_release(); }
+static bool tiles_held() {
+  TileConfig config;
+  _tile_storeconfig(&config);
+  asm volatile("" : "+m"(config));  // nor does it know what this stored
+  return config.palette != 0;
+}
 
 #endif
 

@@ -256,6 +256,18 @@ def test_panel_partition_and_threads_change_no_bit(scheme: str, isa: str) -> Non
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize("scheme", ["bf16", "q4_1", "q6_k"])
+def test_no_tiles_stay_configured_on_the_calling_thread(scheme: str, isa: str) -> None:
+    """AMX has them configured within a call alone, in groups of 16 columns too; the model computes nothing without."""
+    weight = Weight(m=40, n=columns_of(scheme, wide=False), **SCHEMES[scheme])
+    assert not native.tiles_held(ISAS[isa])
+    for rows in (1, 33):
+        x = rows_of(weight.n, rows)
+        assert_near(run(isa, weight, x, rows, threads=1), weight, x, rows)
+        assert not native.tiles_held(ISAS[isa])
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
 @pytest.mark.parametrize("rows", [1, 9, 33])
 def test_bias_and_addend(rows: int, isa: str) -> None:
     weight = Weight(m=45, n=64, **SCHEMES["q4_0"])
