@@ -96,51 +96,61 @@ inline void score_vectors(const Work& w, const Pages& pages, int vector, Stream&
 // ---- softmax: scores -> P and the segment's running maximum and sum
 
 // P of one vector in whole numbers of 15 bits, after the scales of V: w.p and w.p_scale. y: lanes [first, last) are
-// visible, the others 0, but stale scales may be anything.
+// visible, the others 0, but stale scales may be anything. WHOLE: all lanes of all pages.
+template <bool WHOLE>
 inline void weigh_i8(const Work& w, const Pages& pages, int vector, int first, int last, const vf* y) {
+  const int count = WHOLE ? CHUNK_PAGES : pages.count;
+  const auto cut = [&](int i) { return !WHOLE && (first > i * LANES || last < (i + 1) * LANES); };
   vf scaled[CHUNK_PAGES];
   vf top = vset(0.0f), sum = top;
-  for (int i = 0; i < pages.count; ++i) {
+#pragma GCC unroll 8
+  for (int i = 0; i < count; ++i) {
     scaled[i] = vmul(y[i], vload(reinterpret_cast<const float*>(pages.v[i] + scales_at(w.d))));
-    if (first > i * LANES || last < (i + 1) * LANES) scaled[i] = vkeep(scaled[i], first - i * LANES, last - i * LANES, vset(0.0f));
+    if (cut(i)) scaled[i] = vkeep(scaled[i], first - i * LANES, last - i * LANES, vset(0.0f));
     top = vmax(top, scaled[i]);
     sum = vadd(sum, scaled[i]);
   }
   const float largest = vmaximum(top);
   const vf factor = vset(largest > 0.0f ? P_LARGEST / largest : 0.0f);
   auto* p = reinterpret_cast<half*>(w.p + vector * (CHUNK_TOKENS / 2));
-  for (int i = 0; i < pages.count; ++i) vstore_i16(p + i * LANES, vmul(scaled[i], factor));
+#pragma GCC unroll 8
+  for (int i = 0; i < count; ++i) vstore_i16(p + i * LANES, vmul(scaled[i], factor));
   w.p_scale[vector] = largest * (1.0f / P_LARGEST) + vsum(sum) * 0.0f;  // not a number if some scale is not
 }
 
-// Lanes [first, last) of the chunk are visible to the vector.
-template <CacheType V>
+// Lanes [first, last) of the chunk are visible to the vector. WHOLE: they are all lanes of all pages, and nothing is
+// capped; the same operations, in registers.
+template <CacheType V, bool WHOLE>
 inline void soften(const Work& w, const Pages& pages, int vector, int first, int last, float scale, float cap) {
   const float* s = w.s + vector * CHUNK_TOKENS;
   auto* p = reinterpret_cast<half*>(w.p + vector * (CHUNK_TOKENS / 2));
-  if (first >= last) {
+  const int count = WHOLE ? CHUNK_PAGES : pages.count;
+  if (!WHOLE && first >= last) {
     __builtin_memset(p, 0, pages.count * PAGE_TOKENS * 2);
     w.p_scale[vector] = 0.0f;
     return;
   }
+  const auto cut = [&](int i) { return !WHOLE && (first > i * LANES || last < (i + 1) * LANES); };
   vf x[CHUNK_PAGES];
   vf top = vset(LOWEST);
-  for (int i = 0; i < pages.count; ++i) {
+#pragma GCC unroll 8
+  for (int i = 0; i < count; ++i) {
     x[i] = vmul(vload(s + i * LANES), vset(scale));
-    if (cap > 0.0f) x[i] = vmul(vtanh(vmul(x[i], vset(1.0f / cap))), vset(cap));
-    if (first > i * LANES || last < (i + 1) * LANES) x[i] = vkeep(x[i], first - i * LANES, last - i * LANES, vset(LOWEST));
+    if (!WHOLE && cap > 0.0f) x[i] = vmul(vtanh(vmul(x[i], vset(1.0f / cap))), vset(cap));
+    if (cut(i)) x[i] = vkeep(x[i], first - i * LANES, last - i * LANES, vset(LOWEST));
     top = vmax(top, x[i]);
   }
   const float chunk_top = vmaximum(top), old = w.m[vector];
   const float now = old > chunk_top ? old : chunk_top;
   vf sum = vset(0.0f);
-  for (int i = 0; i < pages.count; ++i) {
+#pragma GCC unroll 8
+  for (int i = 0; i < count; ++i) {
     x[i] = vexp2(vsub(x[i], vset(now)));
-    if (first > i * LANES || last < (i + 1) * LANES) x[i] = vkeep(x[i], first - i * LANES, last - i * LANES, vset(0.0f));
+    if (cut(i)) x[i] = vkeep(x[i], first - i * LANES, last - i * LANES, vset(0.0f));
     sum = vadd(sum, x[i]);
     if (V == CacheType::BF16) vstore_bf16(p + i * LANES, x[i]);
   }
-  if (V == CacheType::I8) weigh_i8(w, pages, vector, first, last, x);
+  if (V == CacheType::I8) weigh_i8<WHOLE>(w, pages, vector, first, last, x);
   if (old != now) {
     // The first visible chunk of a segment starts from O = 0 and l = 0: any factor leaves them.
     const vf factor = vexp2(vset(old - now));
@@ -241,8 +251,11 @@ template <CacheType V>
 inline void value_chunk(const Work& w, const Pages& pages, int begin, float scale, float cap, Stream& stream) {
   int vector = 0;
   for (; vector < w.vectors; ++vector) {
-    const int row = vector / w.group;
-    soften<V>(w, pages, vector, w.first[row] - begin, w.last[row] - begin, scale * w.q_scale[vector], cap);
+    const int row = vector / w.group, first = w.first[row] - begin, last = w.last[row] - begin;
+    const bool whole = first <= 0 && last >= CHUNK_TOKENS && cap <= 0.0f;
+    const float all = scale * w.q_scale[vector];
+    if (whole) soften<V, true>(w, pages, vector, first, last, all, cap);
+    else soften<V, false>(w, pages, vector, first, last, all, cap);
   }
   for (vector = 0; vector + BLOCK_Q <= w.vectors; vector += BLOCK_Q) value_vectors<V, BLOCK_Q>(w, pages, vector, stream);
   if (BLOCK_Q > 3 && vector + 3 <= w.vectors) value_vectors<V, 3>(w, pages, vector, stream), vector += 3;
