@@ -170,26 +170,38 @@ static void rows_records(const PackedLinear& w, const PanelGeometry& g, const ui
 #pragma GCC unroll 8
   for (int i = 0; i < 2 * FEW; i++) few[i] = _mm512_setzero_ps();
   const uint8_t* ahead = rows.first ? panel + STREAM_AHEAD : nullptr;
+  const int steps = FEW ? 1 : (rows.rows + 3) / 4;
   for (int i = 0, block = 0; i < g.groups; i++) {
     const GroupParts<const uint8_t> at = group_parts(g, w.has_bias != 0, panel, i);
     GroupScale s;
     load_scale(w, at, s);
     for (int b = 0; b < g.blocks; b++, block++) {
       const uint8_t* stored = at.blocks + b * g.block_bytes;
-      if (ahead)
-        for (; ahead < stored + g.block_bytes + STREAM_AHEAD; ahead += 64) _mm_prefetch((const char*)ahead, _MM_HINT_T0);
+      // A share of the lines before each step of rows: all at once they would fill the core's miss buffers, and the
+      // products would wait behind them.
+      const uint8_t* const until = ahead ? stored + g.block_bytes + STREAM_AHEAD : nullptr;
+      const ptrdiff_t share = ((until - ahead) / steps + 63) / 64 * 64;
+      const auto fetch = [&] {
+        const uint8_t* const stop = until - ahead < share ? until : ahead + share;
+        for (; ahead < stop; ahead += 64) _mm_prefetch((const char*)ahead, _MM_HINT_T0);
+      };
       __m512i words[QUADS][2];
       load_quads<K, QUADS>(stored, words);
       const int part = QUADS == 8 ? 0 : block % 2 * 16;
       const BlockScale scale{s, w.has_bias != 0, QUADS == 8 ? 0 : 1 + block % 2, w.offset};
       const uint8_t* x = rows.x + (size_t)(QUADS == 8 ? block : block / 2) * RECORD;
       if constexpr (FEW > 0) {
+        fetch();
         add_record<K, A, QUADS, FEW>(words, scale, x, stride, part, few);
         continue;
       }
       int r = 0;
-      for (; r + 4 <= rows.rows; r += 4) add_record<K, A, QUADS, 4>(words, scale, x + r * stride, stride, part, many + 2 * r);
+      for (; r + 4 <= rows.rows; r += 4) {
+        fetch();
+        add_record<K, A, QUADS, 4>(words, scale, x + r * stride, stride, part, many + 2 * r);
+      }
       if (r + 2 <= rows.rows) {
+        fetch();
         add_record<K, A, QUADS, 2>(words, scale, x + r * stride, stride, part, many + 2 * r);
         r += 2;
       }
