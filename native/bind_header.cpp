@@ -1,4 +1,5 @@
 // The step header from a plan's rows (request.py): one pass to size it, one to fill it. Fields: header.h.
+// No array crosses over to Python here: that costs more than a step's rows, caches being cold.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
@@ -11,7 +12,7 @@ namespace nb = nanobind;
 namespace octavo {
 namespace {
 
-using Out = nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Words = nb::ndarray<nb::numpy, const int32_t, nb::ndim<1>, nb::c_contig>;
 
 // Attribute names, interned once: they are looked up for every row of every step.
 struct Names {
@@ -90,9 +91,8 @@ void fill_states(nb::sequence rows, nb::sequence states, const int32_t* row_begi
   }
 }
 
-// The words that the header takes; written only if `out` has room for them.
-size_t write_header(Out out, nb::sequence rows, nb::sequence copies, nb::sequence tables, nb::sequence states,
-                    nb::sequence source_rows) {
+void write(StepHeader& out, nb::sequence rows, nb::sequence copies, nb::sequence tables, nb::sequence states,
+           nb::sequence source_rows) {
   const Names& n = names();
   const std::vector<RowView> view = views(rows);
   size_t T = 0, R = 0, S = 0, U = 0;
@@ -100,12 +100,11 @@ size_t write_header(Out out, nb::sequence rows, nb::sequence copies, nb::sequenc
   for (const RowView& row : view) T += nb::len(row.ids), R += nb::len(row.ids) - row.logits_from;
   for (nb::handle update : tables) U += 4 + nb::len(get(update, n.blocks));
   for (nb::handle state : states) S += nb::len(get(state, n.snapshots));
-  const size_t words = header_words(T, R, N, C, S, U);
-  if (words > out.shape(0)) return words;
   if (nb::len(source_rows) != 0 && nb::len(source_rows) != T) throw nb::value_error("header: one source row a token");
   if (nb::len(states) != 0 && nb::len(states) != N) throw nb::value_error("header: one step of state a row");
+  out.words.resize(header_words(T, R, N, C, S, U));
 
-  int32_t* at = out.data();
+  int32_t* at = out.words.data();
   const size_t scalars[HEADER_SCALARS] = {size_t(HEADER_VERSION), T, R, N, C, S, U};
   for (size_t value : scalars) *at++ = int32_t(value);
   auto field = [&at](size_t length) {
@@ -129,6 +128,7 @@ size_t write_header(Out out, nb::sequence rows, nb::sequence copies, nb::sequenc
     }
     nb::handle given = rows[i];
     if (nb::cast<bool>(get(given, n.no_write))) flags[begin] = FLAG_NO_WRITE;
+    if (count == 1) continue;  // no drafts
     const nb::tuple parents = nb::cast<nb::tuple>(get(given, n.parents));
     if (nb::len(parents)) fill_tree(given, parents, begin, count, parent, position);
   }
@@ -144,14 +144,30 @@ size_t write_header(Out out, nb::sequence rows, nb::sequence copies, nb::sequenc
     *at++ = int32_t(nb::len(blocks));
     for (nb::handle block : blocks) *at++ = whole(block);
   }
-  return words;
+}
+
+Words words(nb::handle self) {
+  const StepHeader& header = nb::cast<StepHeader&>(self);
+  return Words(header.words.data(), {header.words.size()}, self);
+}
+
+// Whether every request of the step has one token and wants its logits.
+bool one_each(const StepHeader& header) {
+  Header h;
+  return parse_header(header.words.data(), header.words.size(), h) && h.T == h.N && h.R == h.N;
 }
 
 }  // namespace
 
 void bind_header(nb::module_& m) {
-  m.def("write_header", &write_header, nb::arg("out"), nb::arg("rows"), nb::arg("copies"), nb::arg("tables"),
-        nb::arg("states"), nb::arg("source_rows"));
+  nb::class_<StepHeader>(m, "StepHeader")
+      .def("__init__", [](StepHeader* self, size_t words) { (new (self) StepHeader())->words.reserve(words); },
+           nb::arg("words") = 0)
+      .def("write", &write, nb::arg("rows"), nb::arg("copies"), nb::arg("tables"), nb::arg("states"),
+           nb::arg("source_rows"))
+      .def_prop_ro("one_each", &one_each)
+      .def("words", &words)
+      .def("__array__", [](nb::handle self, nb::args, nb::kwargs) { return words(self); });
 }
 
 }  // namespace octavo

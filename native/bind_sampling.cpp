@@ -1,12 +1,14 @@
-// Sampling for Python: SamplingState, sample, prompt_logprobs, gumbel_noise.
+// Sampling for Python: SamplingState, Cohort, sample, prompt_logprobs, gumbel_noise.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
+#include "header.h"
 #include "sampling.h"
 #include "sampling_kernels.h"
 #include "sampling_math.h"
+#include "session.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -15,22 +17,44 @@ namespace octavo {
 
 namespace {
 
-using Logits = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Array = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Mask = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-void check_logits(const Logits& logits) {
-  if (logits.shape(1) == 0 || logits.shape(1) > size_t(sampling_math::MAX_VOCABULARY))
-    throw nb::value_error("sampling: the vocabulary must have 1 to 524288 tokens");
-}
+// Logits as they came: a session's own, or an array.
+struct Logits {
+  const float* data;
+  size_t rows, vocab;
+  Array array;  // holds what it points to
 
-const float* row_of(const Logits& logits, int64_t row) {
-  if (row < 0 || row >= int64_t(logits.shape(0))) throw nb::index_error("sampling: no such row of logits");
-  return logits.data() + size_t(row) * logits.shape(1);
+  const float* row(int64_t at) const {
+    if (at < 0 || at >= int64_t(rows)) throw nb::index_error("sampling: no such row of logits");
+    return data + size_t(at) * vocab;
+  }
+};
+
+Logits logits_of(nb::handle given) {
+  Logits out{};
+  if (nb::isinstance<Session::Export>(given)) {
+    const Session::View view = nb::cast<const Session::Export&>(given).view();
+    out.data = view.data, out.rows = size_t(view.rows), out.vocab = size_t(view.width);
+  } else {
+    out.array = nb::cast<Array>(given);
+    out.data = out.array.data(), out.rows = out.array.shape(0), out.vocab = out.array.shape(1);
+  }
+  if (out.vocab == 0 || out.vocab > size_t(sampling_math::MAX_VOCABULARY))
+    throw nb::value_error("sampling: the vocabulary must have 1 to 524288 tokens");
+  return out;
 }
 
 void check_ids(const std::vector<int32_t>& ids, size_t vocab) {
   for (int32_t id : ids)
     if (id < 0 || size_t(id) >= vocab) throw nb::value_error("sampling: a token id is outside the vocabulary");
+}
+
+void check_options(const SamplingOptions& options, size_t vocab) {
+  check_ids(options.allowed, vocab);
+  for (auto [id, value] : options.bias)
+    if (id < 0 || size_t(id) >= vocab) throw nb::value_error("sampling: a biased id is outside the vocabulary");
 }
 
 nb::object entries_of(const std::vector<LogprobEntry>& entries) {
@@ -42,13 +66,11 @@ nb::object entries_of(const std::vector<LogprobEntry>& entries) {
 // (state, logits row, index), or with extra, banned, mask or None, top, processed after them
 RowRequest parse(const nb::tuple& row, const Logits& logits) {
   RowRequest out;
-  size_t vocab = logits.shape(1);
+  size_t vocab = logits.vocab;
   out.state = nb::cast<const SamplingState*>(row[0]);
-  out.logits = row_of(logits, nb::cast<int64_t>(row[1]));
+  out.logits = logits.row(nb::cast<int64_t>(row[1]));
   out.index = nb::cast<uint32_t>(row[2]);
-  check_ids(out.state->options.allowed, vocab);
-  for (auto [id, value] : out.state->options.bias)
-    if (id < 0 || size_t(id) >= vocab) throw nb::value_error("sampling: a biased id is outside the vocabulary");
+  check_options(out.state->options, vocab);
   if (nb::len(row) == 3) return out;
   if (nb::object extra = row[3]; nb::len(extra)) out.extra = nb::cast<std::vector<int32_t>>(extra);
   if (nb::object banned = row[4]; nb::len(banned)) out.banned = nb::cast<std::vector<int32_t>>(banned);
@@ -65,18 +87,18 @@ RowRequest parse(const nb::tuple& row, const Logits& logits) {
 
 template <class F>
 void each(size_t count, const Logits& logits, int threads, F&& row) {
-  each_row(count, int(logits.shape(1)), threads, [](void* f, size_t i) { (*static_cast<F*>(f))(i); }, &row);
+  each_row(count, int(logits.vocab), threads, [](void* f, size_t i) { (*static_cast<F*>(f))(i); }, &row);
 }
 
-nb::list sample(const Logits& logits, const nb::list& rows, int isa, int threads) {
-  check_logits(logits);
+nb::list sample(nb::handle given, const nb::list& rows, int isa, int threads) {
+  const Logits logits = logits_of(given);
   std::vector<RowRequest> requests;
   requests.reserve(nb::len(rows));
   for (nb::handle row : rows) requests.push_back(parse(nb::cast<nb::tuple>(row), logits));
   std::vector<RowChoice> choices(requests.size());
   {
     nb::gil_scoped_release release;
-    each(requests.size(), logits, threads, [&](size_t i) { choices[i] = choose(requests[i], int(logits.shape(1)), isa); });
+    each(requests.size(), logits, threads, [&](size_t i) { choices[i] = choose(requests[i], int(logits.vocab), isa); });
   }
   nb::list out;
   for (size_t i = 0; i < choices.size(); i++) {
@@ -86,9 +108,48 @@ nb::list sample(const Logits& logits, const nb::list& rows, int isa, int threads
   return out;
 }
 
+// Requests that are sampled together, step after step, and need nothing but their own state: no drafts, no
+// log-probabilities, no bans, nothing counted. Row i of a step's logits is that of request i.
+struct Cohort {
+  nb::list held;  // the states, as Python knows them
+  std::vector<const SamplingState*> states;
+  int threads;
+  size_t checked = 0;  // the vocabulary that their ids were found to lie in
+};
+
+void init_cohort(Cohort* self, nb::list states, int threads) {
+  new (self) Cohort{states, {}, threads, 0};
+  for (nb::handle state : states) self->states.push_back(nb::cast<const SamplingState*>(state));
+}
+
+// One id a request, -1 where its logits are not finite. The header says at which index each of them stands.
+nb::tuple sample_cohort(Cohort& self, nb::handle given, const StepHeader& words) {
+  const Logits logits = logits_of(given);
+  const size_t count = self.states.size();
+  Header header;
+  if (!parse_header(words.words.data(), words.words.size(), header) || size_t(header.N) != count ||
+      size_t(header.T) != count || logits.rows < count)
+    throw nb::value_error("sampling: the step is not one of this cohort");
+  if (self.checked != logits.vocab)
+    for (const SamplingState* state : self.states) check_options(state->options, logits.vocab);
+  self.checked = logits.vocab;
+  std::vector<int32_t> ids(count);
+  {
+    nb::gil_scoped_release release;
+    each(count, logits, self.threads, [&](size_t i) {
+      RowRequest row{self.states[i], logits.row(int64_t(i)), uint32_t(header.context[i] + 1), {}, {}};
+      ids[i] = choose(row, int(logits.vocab), -1).id;
+    });
+  }
+  nb::object out = nb::steal(PyTuple_New(Py_ssize_t(count)));
+  if (!out.is_valid()) throw nb::python_error();
+  for (size_t i = 0; i < count; i++) PyTuple_SetItem(out.ptr(), Py_ssize_t(i), nb::int_(ids[i]).release().ptr());
+  return nb::cast<nb::tuple>(out);
+}
+
 // rows: (logits row, target, top)
-nb::list prompt_logprobs(const Logits& logits, const nb::list& rows, int isa, int threads) {
-  check_logits(logits);
+nb::list prompt_logprobs(nb::handle given, const nb::list& rows, int isa, int threads) {
+  const Logits logits = logits_of(given);
   struct Wanted {
     const float* x;
     int32_t target, top;
@@ -99,13 +160,13 @@ nb::list prompt_logprobs(const Logits& logits, const nb::list& rows, int isa, in
   for (nb::handle handle : rows) {
     nb::tuple row = nb::cast<nb::tuple>(handle);
     int32_t target = nb::cast<int32_t>(row[1]), top = nb::cast<int32_t>(row[2]);
-    check_ids({target}, logits.shape(1));
-    wanted.push_back({row_of(logits, nb::cast<int64_t>(row[0])), target, top, {}});
+    check_ids({target}, logits.vocab);
+    wanted.push_back({logits.row(nb::cast<int64_t>(row[0])), target, top, {}});
   }
   {
     nb::gil_scoped_release release;
     each(wanted.size(), logits, threads, [&](size_t i) {
-      wanted[i].entries = raw_logprobs(wanted[i].x, int(logits.shape(1)), wanted[i].target, wanted[i].top, isa);
+      wanted[i].entries = raw_logprobs(wanted[i].x, int(logits.vocab), wanted[i].target, wanted[i].top, isa);
     });
   }
   nb::list out;
@@ -140,6 +201,9 @@ void bind_sampling(nb::module_& m) {
       .def_prop_ro("num_output", &SamplingState::num_output)
       .def("append", [](SamplingState& s, const std::vector<int32_t>& ids) { for (int32_t id : ids) s.append(id); })
       .def("truncate", &SamplingState::truncate);
+  nb::class_<Cohort>(m, "Cohort")
+      .def("__init__", init_cohort, "states"_a, "threads"_a)
+      .def("sample", sample_cohort, "logits"_a, "header"_a);
   m.def("sample", sample, "logits"_a, "rows"_a, "isa"_a = -1, "threads"_a = 1);
   m.def("prompt_logprobs", prompt_logprobs, "logits"_a, "rows"_a, "isa"_a = -1, "threads"_a = 1);
   m.def("gumbel_noise", gumbel_noise, "seed"_a, "index"_a, "token"_a, "purpose"_a);

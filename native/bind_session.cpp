@@ -18,7 +18,7 @@ using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<2>, nb::c_contig>;
 using Floats = nb::ndarray<nb::numpy, const float, nb::ndim<2>, nb::c_contig>;
 
 Floats view(nb::handle self, const std::string& name) {
-  const Session::View v = nb::cast<Session&>(self).view(name);
+  const Session::View v = nb::cast<Session&>(self).exported(name).view();
   return Floats(v.data, {static_cast<size_t>(v.rows), static_cast<size_t>(v.width)}, self);
 }
 
@@ -27,7 +27,12 @@ Bytes cache_bytes(nb::handle self) {
   return Bytes(s.cache_data(), {static_cast<size_t>(s.limits().num_blocks), s.block_bytes()}, self);
 }
 
-void run(Session& s, int program, Words header) {
+void run(Session& s, int program, const StepHeader& header) {
+  nb::gil_scoped_release release;
+  s.run(program, header.words.data(), header.words.size());
+}
+
+void run_words(Session& s, int program, Words header) {
   nb::gil_scoped_release release;
   s.run(program, header.data(), header.size());
 }
@@ -35,6 +40,7 @@ void run(Session& s, int program, Words header) {
 }  // namespace
 
 void bind_session(nb::module_& m) {
+  nb::class_<Session::Export>(m, "Export");
   nb::class_<Session>(m, "Session")
       .def("__init__",
            [](Session* self, int isa, int max_tokens, int max_rows, int max_seqs, int max_blocks, int num_blocks,
@@ -47,6 +53,8 @@ void bind_session(nb::module_& m) {
       .def("add_program", [](Session& s, Words words) { s.add_program(words.data(), words.size()); })
       .def("finish", &Session::finish)
       .def("run", &run)
+      .def("run", &run_words)
+      .def("exported", &Session::exported, nb::rv_policy::reference_internal)
       .def("view", [](nb::handle self, const std::string& name) { return view(self, name); })
       .def("cache_bytes", [](nb::handle self) { return cache_bytes(self); })
       .def("set_profiling", &Session::set_profiling)

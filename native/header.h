@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace octavo {
 
@@ -37,6 +38,11 @@ struct Header {
     const int32_t* fields[FIELD_COUNT] = {token, position, index, request, adapter, source_row, logit_row};
     return fields[id];
   }
+};
+
+// The words of one step, kept from step to step: Python fills it (bind_header.cpp), sessions and the sampler read it.
+struct StepHeader {
+  std::vector<int32_t> words;
 };
 
 constexpr size_t header_words(size_t T, size_t R, size_t N, size_t C, size_t S, size_t U) {

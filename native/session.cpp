@@ -91,6 +91,9 @@ void Session::finish() {
     p.nanoseconds.assign(p.record.ops.size(), 0);
     bind_ops(p);
     bind_claims(p);
+    for (const BufferRecord& b : p.record.buffers) {
+      if (b.kind == BufferKind::EXPORT) exports_.emplace(b.name, Export{&p, &b});
+    }
     for (const BoundOp& op : p.ops) {
       if (reads_latents(op.record->kind)) {
         attention_scratch = std::max(attention_scratch, latent_needs(p.record, op, &segment));
@@ -382,15 +385,15 @@ void Session::cut_tiles(const Header& h, int32_t most, std::vector<Tile>& tiles)
   std::stable_sort(tiles.begin(), tiles.end(), [&](const Tile& a, const Tile& b) { return cost(a) > cost(b); });
 }
 
-Session::View Session::view(const std::string& name) const {
-  for (const auto& program : programs_) {
-    for (const BufferRecord& b : program->record.buffers) {
-      if (b.kind != BufferKind::EXPORT || b.name != name) continue;
-      const auto* data = reinterpret_cast<const float*>(program->arena.data() + program->region_at[b.region]);
-      return {data, b.rows(program->T, program->R, program->N), b.width};
-    }
-  }
-  fail("no program exports " + name);
+Session::View Session::Export::view() const {
+  const auto* data = reinterpret_cast<const float*>(program->arena.data() + program->region_at[buffer->region]);
+  return {data, buffer->rows(program->T, program->R, program->N), buffer->width};
+}
+
+const Session::Export& Session::exported(const std::string& name) const {
+  const auto found = exports_.find(name);
+  if (found == exports_.end()) fail("no program exports " + name);
+  return found->second;
 }
 
 std::vector<std::pair<std::string, size_t>> Session::weight_bytes() const {

@@ -78,7 +78,13 @@ class Session {
     const float* data;
     int32_t rows, width;
   };
-  View view(const std::string& name) const;
+  // A value that outlives its step. Its place is that of the last run of its program.
+  struct Export {
+    const LoadedProgram* program;
+    const BufferRecord* buffer;
+    View view() const;
+  };
+  const Export& exported(const std::string& name) const;
 
   uint8_t* cache_data() const { return cache_.data(); }
   size_t block_bytes() const { return block_bytes_; }
@@ -128,6 +134,7 @@ class Session {
   std::vector<std::unique_ptr<LoadedProgram>> programs_;
   std::vector<std::string> groups_;
   std::map<std::string, Tensor> tensors_;
+  std::map<std::string, Export> exports_;
   std::vector<std::vector<int32_t>> tables_;  // per group [max_seqs][max_blocks]
   size_t block_bytes_ = 0;
   States states_;

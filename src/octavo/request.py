@@ -360,8 +360,11 @@ class RowResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class StepResult(msgspec.Struct, frozen=True, gc=False):
+    """rows: one per Row of the plan, in order. An int stands for RowResult((int,)): a token was sampled, and nothing
+    else is to be said. Most are; a step of decodes then makes no object a row."""
+
     number: int
-    rows: tuple[RowResult, ...]
+    rows: tuple[RowResult | int, ...]
 
 
 class TokenDelta(msgspec.Struct, frozen=True, gc=False):

@@ -80,7 +80,8 @@ def test_header_equals_slow_filling(seed):
         tokens = sum(len(row.token_ids) for row in rows)
         sources = [rng.randrange(50) for _ in range(tokens)] if rng.random() < 0.5 else []
         states = [random_state(rng) for _ in rows] if rng.random() < 0.5 else []
-        header = writer.write(rows, copies=copies, tables=tables, states=states, source_rows=sources)
+        written = writer.write(rows, copies=copies, tables=tables, states=states, source_rows=sources)
+        header = written.words()
         expected = slow_fields(rows, copies, tables, states, sources)
         words = len(expected["tables"])
         wanted = sum(row.num_logits for row in rows)
@@ -89,6 +90,8 @@ def test_header_equals_slow_filling(seed):
         where = offsets(tokens, wanted, len(rows), len(copies), taken, words)
         assert {name: header[b:e].tolist() for name, (b, e) in where.items()} == expected
         assert len(header) == max(e for _, e in where.values())
+        assert np.array_equal(np.asarray(written), header)
+        assert written.one_each == (tokens == wanted == len(rows))
         assert header.dtype == np.int32 and header.flags.c_contiguous
 
 

@@ -233,7 +233,7 @@ class FakeExecutor:
 
     # ---- rows
 
-    def _row(self, row: Row, step: StateStep, request: Request, propose: Propose, faulty: bool) -> RowResult:
+    def _row(self, row: Row, step: StateStep, request: Request, propose: Propose, faulty: bool) -> RowResult | int:
         tag = 0
         if faulty:
             self.tags += 1
@@ -310,7 +310,7 @@ class FakeExecutor:
 
     def _outcome(
         self, row: Row, request: Request, known: int, paths: list[list[int]], values: list[int], propose: Propose
-    ) -> RowResult:
+    ) -> RowResult | int:
         prompt = len(request.prompt_ids)
         prompt_rows = ()
         if request.all_rows:
@@ -331,8 +331,17 @@ class FakeExecutor:
             accepted.append(step)
             at = step
         drafts, parents = propose(request, index)
+        if silent(request):
+            if not (accepted or prompt_rows or drafts):
+                return tokens[0]
+            return RowResult(tuple(tokens), tuple(accepted), (), prompt_rows, True, drafts, parents)
         logprobs = tuple(TokenLogprobs(((token, 0.0, 1),)) for token in tokens)
         return RowResult(tuple(tokens), tuple(accepted), logprobs, prompt_rows, True, drafts, parents)
+
+
+def silent(request: Request) -> bool:
+    """Asks for no log-probabilities: a row that brings one token and nothing else is then an int."""
+    return (len(request.prompt_ids) + request.seed) % 2 == 0
 
 
 def parent_of(path: list[int], known: int) -> int:

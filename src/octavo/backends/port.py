@@ -64,10 +64,14 @@ class Session(Protocol):
     notes: tuple[str, ...]  # one line each for the user, said once at load
 
     def run(self, program: str, header: Any) -> None:
-        """Runs one step. `header`: numpy int32, contiguous, laid out as program/header.py says."""
+        """Runs one step. `header`: what HeaderWriter wrote, or numpy int32, contiguous, laid out as program/header.py
+        says."""
 
     def view(self, name: str) -> Any:
         """An export of the last run as a numpy float32 array [rows, width]; valid until the next run."""
+
+    def logits(self, name: str) -> Any:
+        """The same export as the sampler reads it: an array, or a handle that stays valid from run to run."""
 
     def cache_bytes(self) -> Any:
         """All cache memory as one writable uint8 numpy array [num_blocks, bytes]: tests poison blocks through it."""

@@ -17,6 +17,7 @@ from bisect import insort
 from itertools import islice
 
 from octavo.errors import CapacityError, ContextLengthError, EngineError, RequestError
+from octavo.policy.decode import advance, collect
 from octavo.policy.kv import KVLedger
 from octavo.policy.outcome import append_output, moves, take_drafts
 from octavo.policy.queue import WaitingQueue
@@ -59,6 +60,7 @@ class Scheduler:
         self._slots = list(range(limits.max_num_seqs - 1, -1, -1))
         self._freed_slots: list[int] = []
         self._plans: list[StepPlan] = []
+        self._named: list[list[Entry]] = []  # whom each of them names, row by row
         self._number = 0
         self._order = 0
         self._stuck = 0
@@ -149,7 +151,9 @@ class Scheduler:
         for entry in list(self._running):
             if step.tokens < 1:
                 break
-            if entry.request.state == "running":
+            if entry.next is not None and step.logits > 0:
+                collect(step, entry, entry.next)
+            elif entry.request.state == "running":
                 self._plan_running(step, entry)
         self._admit_waiting(step)
         if not step.rows:
@@ -168,6 +172,7 @@ class Scheduler:
         )
         self._freed_slots.clear()
         self._plans.append(plan)
+        self._named.append(step.entries)
         self._stuck = 0
         self._number += 1
         self.stats.steps += 1
@@ -232,6 +237,7 @@ class Scheduler:
         if not request.preemptions:
             request.cached = start
             self.stats.prompt_tokens += len(request.prompt_ids)
+        entry.holding = self.ledger.holdings[request.id]
         entry.rank = (int(request.preemptions < MAX_PREEMPTIONS), request.priority, entry.order)
         insort(self._running, entry, key=_rank)
 
@@ -277,6 +283,7 @@ class Scheduler:
             step.copies += [KVCopy(slot, source, target) for source, target in entry.copies]
             self.stats.copies += len(entry.copies)
             entry.copies = []
+        step.entries.append(entry)
         entry.outstanding += 1
         request.planned = start + count
 
@@ -317,6 +324,7 @@ class Scheduler:
     def _leave(self, entry: Entry) -> None:
         """Off the running list; the slot can be given away in the next plan."""
         self._running.remove(entry)
+        entry.next = None
         self._slots.append(entry.request.slot)
         self._freed_slots.append(entry.request.slot)
         entry.request.slot = -1
@@ -331,9 +339,14 @@ class Scheduler:
             raise EngineError(f"the result of plan {plan.number} does not match it")
         self._plans.pop(0)
         deltas: list[TokenDelta] = []
-        for row, outcome in zip(plan.rows, result.rows, strict=True):
-            entry = self._entries[row.request_id]
+        plain = 0
+        for entry, row, given in zip(self._named.pop(0), plan.rows, result.rows, strict=True):
             entry.outstanding -= 1
+            if type(given) is int and (delta := advance(entry, row, given)) is not None:
+                deltas.append(delta)
+                plain += 1
+                continue
+            outcome = RowResult((given,)) if isinstance(given, int) else given
             if not outcome.finite:
                 self.ledger.forget(entry.request)
             if entry.request.state == "finished":
@@ -348,6 +361,7 @@ class Scheduler:
                 delta = self._computed(entry, row, outcome)
                 if delta is not None:
                     deltas.append(delta)
+        self.stats.output_tokens += plain
         return deltas
 
     def _computed(self, entry: Entry, row: Row, outcome: RowResult) -> TokenDelta | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
+from octavo.policy.kv import Holding
 from octavo.request import KVCopy, Request, Row, StateStep, TableUpdate
 
 
@@ -23,12 +25,24 @@ class Entry:
 
     rank: seniority among running requests, smallest first. outstanding: plans that name it. copies, copies_end:
     accepted tree tokens still to be moved, as (source, target), and the index behind the last source. delivered: prompt
-    rows whose logits were returned (all_rows).
+    rows whose logits were returned (all_rows). enders: tokens that may end it. next: the row that decode.py prepared.
     """
 
-    __slots__ = ("copies", "copies_end", "delivered", "order", "outstanding", "rank", "request")
+    __slots__ = (
+        "copies",
+        "copies_end",
+        "delivered",
+        "enders",
+        "holding",
+        "next",
+        "order",
+        "outstanding",
+        "rank",
+        "request",
+    )
 
     rank: tuple[int, int, int]  # set at each admission
+    holding: Holding  # the ledger's, set at each admission
 
     def __init__(self, request: Request, order: int) -> None:
         self.request = request
@@ -37,17 +51,26 @@ class Entry:
         self.copies: list[tuple[int, int]] = []
         self.copies_end = 0
         self.delivered = 0
+        self.next: Row | None = None
+        self.enders = _enders(request.params.stop_token_ids, () if request.params.ignore_eos else request.eos_ids)
 
 
 class Step:
     """A plan in the making and what is left of its budgets."""
 
-    __slots__ = ("copies", "logits", "rows", "states", "tables", "tokens")
+    __slots__ = ("copies", "entries", "logits", "rows", "states", "tables", "tokens")
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self.tokens = limits.max_num_batched_tokens
         self.logits = limits.max_logit_rows
         self.rows: list[Row] = []
+        self.entries: list[Entry] = []  # one a row
         self.copies: list[KVCopy] = []
         self.tables: list[TableUpdate] = []
         self.states: list[StateStep] = []
+
+
+@lru_cache(maxsize=256)
+def _enders(stop_ids: tuple[int, ...], eos_ids: tuple[int, ...]) -> frozenset[int]:
+    """One set for all requests that end alike."""
+    return frozenset(stop_ids + eos_ids)

@@ -21,7 +21,7 @@ from octavo.program.cost import program_cost
 from octavo.program.ir import Program
 from octavo.program.rules import entry_bytes
 from octavo.request import Row, TableUpdate
-from octavo.runner.batch import Array, HeaderWriter
+from octavo.runner.batch import Header, HeaderWriter
 from octavo.runner.calibration import FOOTPRINTS, PRODUCTS, Calibration, Gauge, at
 from octavo.runner.roofline import Reading, Roofs, readings
 from octavo.runner.runner import TARGET, Loaded, Progress, Runner
@@ -130,7 +130,6 @@ class Workbench:
         program = self.loaded.programs[TARGET]
         weights = {name: replace(w, stored_bytes=streamed[name]) for name, w in program.weights.items()}
         self.program = replace(program, weights=weights)
-        self._writer = HeaderWriter(limits.max_tokens, limits.max_rows, limits.max_seqs)
         self._random = random.Random(0)
         session.cache_bytes()[:] = FILL
         order = list(range(1, limits.num_blocks))
@@ -178,7 +177,7 @@ class Workbench:
         found = tuple(readings(self.program, shapes, seconds, roofs))
         return Phase(name, sum(s.tokens for s in shapes), len(walls), statistics.median(walls), found, roofs)
 
-    def _run(self, headers: Sequence[Array]) -> tuple[float, list[float]]:
+    def _run(self, headers: Sequence[Header]) -> tuple[float, list[float]]:
         """Seconds of all the steps, and of each operator."""
         before = self._session.profile(TARGET, on=True)
         begin = time.perf_counter()
@@ -188,9 +187,9 @@ class Workbench:
         after = self._session.profile(TARGET, on=False)
         return wall, [late - early for (_, early), (_, late) in zip(before, after, strict=True)]
 
-    def _header(self, rows: Sequence[Row]) -> Array:
+    def _header(self, rows: Sequence[Row]) -> Header:
         tables, self._tables = self._tables, []
-        return self._writer.write(rows, tables=tables).copy()
+        return HeaderWriter(sum(len(row.token_ids) for row in rows), len(rows), len(rows)).write(rows, tables=tables)
 
     def _row(self, slot: int, start: int, tokens: int) -> Row:
         ids = tuple(self._random.randrange(self.loaded.vocab_size) for _ in range(tokens))

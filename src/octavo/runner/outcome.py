@@ -59,6 +59,13 @@ def embeddings(vectors: Any, rows: Sequence[Row], requests: Sequence[Request | N
     return results
 
 
+def decoded(token_ids: tuple[int, ...]) -> tuple[RowResult | int, ...]:
+    """What a cohort's call gave, -1 for a row that is not finite, as results of the step."""
+    if -1 not in token_ids:
+        return token_ids
+    return tuple(_NOT_FINITE if token < 0 else token for token in token_ids)
+
+
 def _chosen(choice: Sampled) -> RowResult:
     """A row without drafts and prompt scores: nearly all of them."""
     if not choice.finite:

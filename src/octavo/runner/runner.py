@@ -29,10 +29,10 @@ from octavo.program.pooling import POOLED, Pooling
 from octavo.program.recurrence import with_tail
 from octavo.request import Request, Row, RowResult, StepPlan, StepResult
 from octavo.runner import machine, outcome
-from octavo.runner.batch import Array, HeaderWriter
+from octavo.runner.batch import Header, HeaderWriter
 from octavo.runner.capacity import Demand, num_snapshots, usable_blocks
 from octavo.runner.model import model_config, target_program
-from octavo.runner.table import RequestTable
+from octavo.runner.table import Mates, RequestTable
 from octavo.sampling.sampler import Sampler
 from octavo.types import KVGroup, digest
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
@@ -48,12 +48,11 @@ Progress = Callable[[int, int], None]  # bytes of weights read, of all
 
 @dataclass(slots=True)
 class Step:
-    """A launched plan. requests: as they were at launch; None for ids that had ended by then."""
+    """A launched plan."""
 
     plan: StepPlan
-    requests: list[Request | None]
-    header: Array
-    forgotten: int  # RequestTable.forgotten at launch
+    mates: Mates  # its requests, as they were at launch
+    header: Header
     ran: bool = False
 
 
@@ -189,11 +188,9 @@ class Runner:
 
     # ---- steps
     def launch(self, plan: StepPlan) -> None:
-        table = self._requests
-        requests = [table.get(row.request_id) for row in plan.rows]
         writer = self._writers[plan.number % len(self._writers)]
         header = writer.write(plan.rows, copies=plan.copies, tables=plan.tables, states=plan.states)
-        step = Step(plan, requests, header, table.forgotten)
+        step = Step(plan, self._requests.mates(plan.rows), header)
         self._steps.append(step)
         if len(self._steps) == 1:
             self._run(step)
@@ -202,17 +199,19 @@ class Runner:
         """The result of the oldest launched plan."""
         step = self._steps.popleft()
         self._run(step)
-        alive, table = step.requests, self._requests
-        if table.forgotten != step.forgotten:
+        plan, mates, table = step.plan, step.mates, self._requests
+        unchanged, drafts = mates.version == table.version, self._drafter.max_draft
+        if unchanged and not drafts and step.header.one_each and (cohort := mates.cohort(self._sampler)) is not None:
+            return StepResult(plan.number, outcome.decoded(cohort.sample(self._session.logits(LOGITS), step.header)))
+        alive = mates.requests
+        if not unchanged:
             alive = [request if table.alive(request) else None for request in alive]
         if self.loaded.pooling is not None:
-            vectors = self._session.view(POOLED)
-            return StepResult(step.plan.number, tuple(outcome.embeddings(vectors, step.plan.rows, alive)))
-        logits = self._session.view(LOGITS)
-        rows = outcome.sample(self._sampler, logits, step.plan.rows, alive)
-        if self._drafter.max_draft:
-            rows = self._draft(step.plan.rows, alive, rows)
-        return StepResult(step.plan.number, tuple(rows))
+            return StepResult(
+                plan.number, tuple(outcome.embeddings(self._session.view(POOLED), plan.rows, alive))
+            )
+        rows = outcome.sample(self._sampler, self._session.logits(LOGITS), plan.rows, alive)
+        return StepResult(plan.number, tuple(self._draft(plan.rows, alive, rows) if drafts else rows))
 
     def close(self) -> None:
         self._session.close()

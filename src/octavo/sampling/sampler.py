@@ -21,6 +21,11 @@ from octavo.grammar.structures import Matcher, Structures
 from octavo.request import Request, TokenLogprobs
 
 
+# Requests that decode together: sample(logits, header) gives a token a request, in order, -1 where its row is not finite;
+# the header is that of the step and says where they stand. Raises ValueError for a step of other rows.
+Cohort = Any  # _native.Cohort
+
+
 class SampleRow(msgspec.Struct, frozen=True, gc=False):
     """One token to be chosen.
 
@@ -73,7 +78,7 @@ class Sampler:
         self._compiled: dict[str, _Compiled] = {}
 
     def sample(self, logits: Any, rows: Sequence[SampleRow]) -> list[Sampled]:
-        """logits: numpy float32 [R, V], contiguous. One Sampled per row, in order."""
+        """logits: numpy float32 [R, V], contiguous, or a session's handle. One Sampled per row, in order."""
         if not rows:
             return []
         choices = _native.sample(logits, [self._encode(row) for row in rows], -1, self._threads)
@@ -88,15 +93,24 @@ class Sampler:
             return []
         return [TokenLogprobs(entries) for entries in _native.prompt_logprobs(logits, list(rows), -1, self._threads)]
 
+    def cohort(self, requests: Sequence[Request]) -> Cohort | None:
+        """These requests as the rows of steps to come, while each has one token a step: one call then samples them all
+        and touches no object of theirs. None when one asks for more than its next token."""
+        states = []
+        for request in requests:
+            known = self._known(request)
+            if not known.plain or request.params.prompt_logprobs is not None:
+                return None
+            states.append(known.state)
+        return _native.Cohort(states, self._threads)
+
     def forget(self, request_id: str) -> None:
         """Frees the request's state; unknown ids are ignored."""
         self._compiled.pop(request_id, None)
 
     def _encode(self, row: SampleRow) -> tuple[Any, ...]:
         request = row.request
-        known = self._compiled.get(request.id)
-        if known is None:
-            known = self._compiled[request.id] = self._compile(request)
+        known = self._known(request)
         if known.plain and not row.extra_ids and row.mask is None:
             return (known.state, row.logits_row, row.index)
         if known.counts:
@@ -120,6 +134,12 @@ class Sampler:
                 return None
             mask[: len(may)] = may
         return mask
+
+    def _known(self, request: Request) -> _Compiled:
+        known = self._compiled.get(request.id)
+        if known is None:
+            known = self._compiled[request.id] = self._compile(request)
+        return known
 
     def _compile(self, request: Request) -> _Compiled:
         params = request.params

@@ -19,6 +19,7 @@ class NativeSession:
         self.notes = notes
         self._native = native
         self._mapped = mapped
+        self._handles: dict[str, Any] = {}
         self._numbers = {name: number for number, name in enumerate(programs)}
 
     def run(self, program: str, header: Any) -> None:
@@ -30,6 +31,12 @@ class NativeSession:
 
     def view(self, name: str) -> Any:
         return self._native.view(name)
+
+    def logits(self, name: str) -> Any:
+        handle = self._handles.get(name)
+        if handle is None:
+            handle = self._handles[name] = self._native.exported(name)
+        return handle
 
     def cache_bytes(self) -> Any:
         return self._native.cache_bytes()
@@ -55,3 +62,4 @@ class NativeSession:
     def close(self) -> None:
         """Gives weights and caches back once no view of them is held."""
         self._native = self._mapped = None
+        self._handles.clear()

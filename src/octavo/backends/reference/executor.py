@@ -133,6 +133,9 @@ class ReferenceSession:
     def view(self, name: str) -> Any:
         return self.exports[name].numpy()
 
+    def logits(self, name: str) -> Any:
+        return self.view(name)
+
     def cache_bytes(self) -> Any:
         return self.pages.memory.numpy()
 

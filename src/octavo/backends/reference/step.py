@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,8 @@ class Step:
     drafted: bool
 
     @classmethod
-    def parse(cls, header: np.ndarray) -> Step:
+    def parse(cls, given: Any) -> Step:
+        header = np.asarray(given)
         version, *counts = (int(word) for word in header[:NUM_SCALARS])
         where = offsets(*counts)
         if version != VERSION or header.shape != (where["tables"][1],):
