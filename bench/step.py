@@ -50,7 +50,7 @@ def measure(running: int) -> dict[str, float]:
         planned = time.thread_time()
         writer.write(plan.rows, copies=plan.copies, tables=plan.tables)
         written = time.thread_time()
-        rows = tuple(RowResult(token_ids=(row.start % 50000,)) if row.sample else RowResult() for row in plan.rows)
+        rows = tuple(row.start % 50000 if row.sample else RowResult() for row in plan.rows)
         result = StepResult(plan.number, rows)
         sampled = time.thread_time()
         scheduler.commit(plan, result)
@@ -85,8 +85,16 @@ class Watch:
         return {name: statistics.median(times[-steps - 1 : -1]) for name, times in self.times.items()}
 
 
-def live(loop: EngineLoop, parts: EngineParts, watch: Watch, batch: int) -> dict[str, float]:
-    """One run of `batch` requests: median microseconds of each part of a step."""
+class WatchedCohort:
+    """A native cohort, whose method cannot be replaced."""
+
+    def __init__(self, cohort: Any, watch: Watch) -> None:
+        self.sample = cohort.sample
+        watch.on(self, "sample", "sampling")
+
+
+def run(loop: EngineLoop, parts: EngineParts, batch: int) -> None:
+    """`batch` requests to their end."""
     params = SamplingParams(temperature=0.0, max_tokens=LIVE_STEPS + 8, ignore_eos=True)
     for number in range(batch):
         prompt = tuple((batch * 7907 + number * 7919 + i * 31) % parts.info.vocab_size for i in range(CONTEXT))
@@ -94,7 +102,10 @@ def live(loop: EngineLoop, parts: EngineParts, watch: Watch, batch: int) -> dict
     loop.turn()
     while parts.scheduler.has_work:
         loop.turn()
-    took = watch.medians(LIVE_STEPS)
+
+
+def shares(took: dict[str, float]) -> dict[str, float]:
+    """What each part of a step takes, of what the stopwatches say."""
     plan, native, sampling, commit = (took[name] for name in ("plan", "native", "sampling", "commit"))
     return {
         "plan": plan,
@@ -104,7 +115,6 @@ def live(loop: EngineLoop, parts: EngineParts, watch: Watch, batch: int) -> dict
         "results": took["finish"] - sampling,
         "commit": commit,
         "loop": took["turn"] - plan - took["launch"] - took["finish"] - commit,
-        "outside": took["turn"] - native,
     }
 
 
@@ -112,20 +122,25 @@ def print_live(model: str, threads: int | None) -> None:
     parts = open_engine(EngineConfig(model=model, threads=threads), NullDrafter(), lambda done, total: None)
     loop = EngineLoop(parts.scheduler, parts.runner, parts.stats, lambda update: None)
     watch, runner = Watch(), parts.runner
+    watch.on(runner._session, "run", "native")
+    watch.on(loop, "turn", "turn")
+    outside = []
+    for batch in LIVE_BATCHES:  # two stopwatches: each costs a microsecond or two itself
+        run(loop, parts, batch)
+        took = watch.medians(LIVE_STEPS)
+        outside.append(took["turn"] - took["native"])
     watch.on(parts.scheduler, "schedule", "plan")
     watch.on(parts.scheduler, "commit", "commit")
     watch.on(runner, "launch", "launch")
     watch.on(runner, "finish", "finish")
-    watch.on(runner._session, "run", "native")
-    watch.on(runner._sampler, "sample", "sampling")
-    watch.on(loop, "turn", "turn")
-    for number, batch in enumerate(LIVE_BATCHES):
-        parts_of_step = live(loop, parts, watch, batch)
-        if not number:
-            print(
-                f"{'running':>7} " + " ".join(f"{name:>8}" for name in parts_of_step) + "   microseconds a step, live"
-            )
-        print(f"{batch:>7} " + " ".join(f"{figure:>8.0f}" for figure in parts_of_step.values()))
+    cohort = runner._sampler.cohort
+    runner._sampler.cohort = lambda requests: WatchedCohort(cohort(requests), watch)  # type: ignore[method-assign]
+    for batch, rest in zip(LIVE_BATCHES, outside, strict=True):
+        run(loop, parts, batch)
+        figures = shares(watch.medians(LIVE_STEPS)) | {"outside": rest}
+        if batch == LIVE_BATCHES[0]:
+            print(f"{'running':>7} " + " ".join(f"{name:>8}" for name in figures) + "   microseconds a step, live")
+        print(f"{batch:>7} " + " ".join(f"{figure:>8.0f}" for figure in figures.values()))
     loop.post(Close())
     loop.run()
 

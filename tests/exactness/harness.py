@@ -55,19 +55,23 @@ class House:
         self.parts.runner._session.cache_bytes()[:] = 0xFF
 
     def _record(self):
+        """Row by row or a cohort at once: each row is looked at before it is sampled."""
         sampler = self.parts.runner._sampler
-        plain = sampler.sample
+        plain, cohort = sampler.sample, sampler.cohort
 
         def sample(logits, rows):
             for row in rows:
-                tokens = (*row.request.prompt_ids, *row.request.output_ids, *row.extra_ids)
-                values = logits[row.logits_row]
-                assert np.isfinite(values).all() and values.min() < values.max()
-                data = values.tobytes()
-                assert self.rows.setdefault(key(tokens), data) == data, "one prefix gave two rows of logits"
+                self._keep(row.request, row.logits_row, row.extra_ids)
             return plain(logits, rows)
 
         sampler.sample = sample
+        sampler.cohort = lambda requests: RecordedCohort(self, requests, cohort(requests))
+
+    def _keep(self, request, row, extra_ids=()):
+        values = self.parts.runner.view("logits")[row]
+        assert np.isfinite(values).all() and values.min() < values.max()
+        data, tokens = values.tobytes(), (*request.prompt_ids, *request.output_ids, *extra_ids)
+        assert self.rows.setdefault(key(tokens), data) == data, "one prefix gave two rows of logits"
 
     def run(self, requests, *, each_turn=None):
         """each_turn(house, turn): called before every turn, to abort and the like."""
@@ -106,6 +110,16 @@ class House:
 
     def close(self):
         self.parts.runner.close()
+
+
+class RecordedCohort:
+    def __init__(self, house, requests, cohort):
+        self.house, self.requests, self.cohort = house, requests, cohort
+
+    def sample(self, logits, header):
+        for row, request in enumerate(self.requests):
+            self.house._keep(request, row)
+        return self.cohort.sample(logits, header)
 
 
 def key(tokens):

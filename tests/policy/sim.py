@@ -369,7 +369,9 @@ class Simulation:
         require(case.final is None, "I16", f"{delta.request_id} speaks after its end")
         case.got += delta.token_ids
         spoken = [logprobs.entries[0][0] for logprobs in delta.logprobs]
-        require(spoken == ([] if silent(case.request) else list(delta.token_ids)), "I14", "logprobs and tokens part ways")
+        require(
+            spoken == ([] if silent(case.request) else list(delta.token_ids)), "I14", "logprobs and tokens part ways"
+        )
         case.prompt_rows += [logprobs.entries[0][0] for logprobs in delta.prompt_logprobs]
         self.trace = hash((self.trace, delta.token_ids, delta.request_id))
         if delta.finish_reason is not None:

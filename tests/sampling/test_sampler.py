@@ -10,7 +10,8 @@ import pytest
 import sampling_twin as twin
 
 from octavo import _native
-from octavo.request import Request, SamplingParams
+from octavo.request import Request, Row, SamplingParams
+from octavo.runner.batch import HeaderWriter
 from octavo.sampling.sampler import Sampler, SampleRow
 
 
@@ -314,3 +315,47 @@ def test_penalties_do_not_overflow():
     assert choose(logits, made).token_id == 0
     made = request(prompt=(0, 1), repetition_penalty=100.0, temperature=1.0)
     assert choose(logits, made).finite
+
+
+COHORT = [
+    {"temperature": 0.0},
+    {},
+    {"temperature": 0.7, "top_k": 5},
+    {"top_p": 0.8},
+    {"top_k": 40, "top_p": 0.6, "min_p": 0.01},
+    {"min_p": 0.2},
+    {"logit_bias": {3: 5.0, 7: -100.0}},
+    {"allowed_token_ids": (1, 2, 80)},
+]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_cohort_samples_what_its_rows_sample_alone(threads):
+    rng = np.random.default_rng(7)
+    logits = rng.normal(0, 3, (2 * len(COHORT), 9000)).astype(np.float32)
+    logits[5, 17] = np.nan
+    requests = [Request(str(i), (1, 2), SamplingParams(**COHORT[i % len(COHORT)]), seed=i) for i in range(len(logits))]
+    sampler = Sampler(logits.shape[1], threads)
+    cohort = sampler.cohort(requests)
+    writer = HeaderWriter(8, 8, 8)
+    for step in range(4):
+        rows = [Row(request.id, i, 1 + step * i, (5,), 0, True) for i, request in enumerate(requests)]
+        alone = [
+            Sampler(logits.shape[1]).sample(logits, [SampleRow(request, i, row.start + 1)])[0].token_id
+            for i, (request, row) in enumerate(zip(requests, rows, strict=True))
+        ]
+        assert list(cohort.sample(logits, writer.write(rows))) == alone
+        assert alone[5] == -1
+
+
+def test_a_cohort_refuses_another_step_and_requests_that_want_more():
+    logits = np.zeros((3, 64), np.float32)
+    requests = [Request(str(i), (1,), SamplingParams()) for i in range(2)]
+    sampler = Sampler(64)
+    cohort = sampler.cohort(requests)
+    for tokens, count in ((1, 1), (1, 3), (2, 2)):
+        rows = [Row(str(i), i, 1, (5,) * tokens, 0, True) for i in range(count)]
+        with pytest.raises(ValueError, match="not one of this cohort"):
+            cohort.sample(logits, HeaderWriter(8, 8, 8).write(rows))
+    for wish in ({"logprobs": 0}, {"prompt_logprobs": 0}, {"min_tokens": 2}, {"repetition_penalty": 1.1}):
+        assert sampler.cohort([*requests, Request("x" + str(wish), (1,), SamplingParams(**wish))]) is None

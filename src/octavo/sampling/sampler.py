@@ -20,9 +20,8 @@ from octavo.errors import OctavoError, UnsupportedError
 from octavo.grammar.structures import Matcher, Structures
 from octavo.request import Request, TokenLogprobs
 
-
-# Requests that decode together: sample(logits, header) gives a token a request, in order, -1 where its row is not finite;
-# the header is that of the step and says where they stand. Raises ValueError for a step of other rows.
+# Requests that decode together: sample(logits, header) gives a token a request, in order, -1 where its row is not
+# finite; the header is that of the step and says where they stand. Raises ValueError for a step of other rows.
 Cohort = Any  # _native.Cohort
 
 
