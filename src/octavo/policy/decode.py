@@ -12,8 +12,9 @@ from octavo.policy.step import Entry, Step
 from octavo.request import Row, TokenDelta
 
 
-def advance(entry: Entry, row: Row, token: int) -> TokenDelta | None:
-    """The request goes on after `token`. None, with nothing changed, when it ends, a block is full, or more is due."""
+def advance(entry: Entry, row: Row, token: int, *, prepare: bool) -> TokenDelta | None:
+    """The request goes on after `token`. None, with nothing changed, when it ends, a block is full, or more is due.
+    prepare: no group needs to be asked for each row."""
     request, holding = entry.request, entry.holding
     computed = row.start + len(row.token_ids)
     if request.state != "running" or row.num_drafts or not row.sample or entry.copies_end or request.all_rows:
@@ -23,7 +24,7 @@ def advance(entry: Entry, row: Row, token: int) -> TokenDelta | None:
     tokens = (token,)
     request.output_ids.append(token)
     request.computed = request.planned = computed
-    if computed < holding.room and holding.told:
+    if prepare and computed < holding.room and holding.told:
         entry.next = Row(row.request_id, row.slot, computed, tokens, 0, True, 0, (), False, row.adapter)
     return TokenDelta(row.request_id, tokens, (), (), None, None, request.cached, computed)
 

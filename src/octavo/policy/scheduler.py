@@ -339,10 +339,10 @@ class Scheduler:
             raise EngineError(f"the result of plan {plan.number} does not match it")
         self._plans.pop(0)
         deltas: list[TokenDelta] = []
-        plain = 0
+        plain, prepare = 0, self.ledger.states is None
         for entry, row, given in zip(self._named.pop(0), plan.rows, result.rows, strict=True):
             entry.outstanding -= 1
-            if type(given) is int and (delta := advance(entry, row, given)) is not None:
+            if type(given) is int and (delta := advance(entry, row, given, prepare=prepare)) is not None:
                 deltas.append(delta)
                 plain += 1
                 continue
