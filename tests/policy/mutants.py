@@ -28,8 +28,8 @@ from policy.patch import patched, source_of
 from policy.sim import simulate
 
 HERE = Path(__file__).parent
-FILES = ("blocks", "kv", "state", "queue", "outcome", "step", "scheduler")
-UNITS = ("blocks", "queue", "outcome", "kv", "state", "scheduler", "reuse", "drafts_and_faults")
+FILES = ("blocks", "kv", "state", "queue", "outcome", "step", "decode", "scheduler")
+UNITS = ("blocks", "queue", "outcome", "kv", "state", "scheduler", "decode", "reuse", "drafts_and_faults")
 KILLED, SURVIVED = 1, 0
 SECONDS = 40
 
