@@ -33,7 +33,7 @@ from octavo.runner.batch import Header, HeaderWriter
 from octavo.runner.capacity import Demand, num_snapshots, usable_blocks
 from octavo.runner.model import model_config, target_program
 from octavo.runner.table import Mates, RequestTable
-from octavo.sampling.sampler import Sampler
+from octavo.sampling.sampler import Cohort, Sampler
 from octavo.types import KVGroup, digest
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 from octavo.weights.fetch import cache_home, resolve
@@ -199,19 +199,25 @@ class Runner:
         """The result of the oldest launched plan."""
         step = self._steps.popleft()
         self._run(step)
-        plan, mates, table = step.plan, step.mates, self._requests
-        unchanged, drafts = mates.version == table.version, self._drafter.max_draft
-        if unchanged and not drafts and step.header.one_each and (cohort := mates.cohort(self._sampler)) is not None:
+        plan, table = step.plan, self._requests
+        if (cohort := self._cohort(step)) is not None:
             return StepResult(plan.number, outcome.decoded(cohort.sample(self._session.logits(LOGITS), step.header)))
-        alive = mates.requests
-        if not unchanged:
+        alive = step.mates.requests
+        if table.version != step.mates.version:
             alive = [request if table.alive(request) else None for request in alive]
         if self.loaded.pooling is not None:
-            return StepResult(
-                plan.number, tuple(outcome.embeddings(self._session.view(POOLED), plan.rows, alive))
-            )
+            vectors = self._session.view(POOLED)
+            return StepResult(plan.number, tuple(outcome.embeddings(vectors, plan.rows, alive)))
         rows = outcome.sample(self._sampler, self._session.logits(LOGITS), plan.rows, alive)
-        return StepResult(plan.number, tuple(self._draft(plan.rows, alive, rows) if drafts else rows))
+        if self._drafter.max_draft:
+            rows = self._draft(plan.rows, alive, rows)
+        return StepResult(plan.number, tuple(rows))
+
+    def _cohort(self, step: Step) -> Cohort:
+        """Of a step of decodes that want a token each and nothing else; None of any other."""
+        if self.loaded.pooling is not None or self._drafter.max_draft or step.mates.version != self._requests.version:
+            return None
+        return step.mates.cohort(self._sampler) if step.header.one_each else None
 
     def close(self) -> None:
         self._session.close()
