@@ -57,14 +57,14 @@ def test_a_worker_waits_and_must_generate_what_was_asked(tmp_path):
 @pytest.fixture
 def results() -> Results:
     results = Results(model="m", threads=2, date="d", machine={"cores": "2"}, engines={"octavo": "1", "peer": "2"})
-    results.add("8 bits", "decode-1", {"octavo Q8_0": 30.0, "peer Q8_0": 10.0})
-    results.add("8 bits", "decode-1", {"octavo Q8_0": 80.0, "peer Q8_0": 20.0, "late Q8_0": 5.0})
-    results.add("8 bits", "decode-1", {"octavo Q8_0": 50.0})
+    results.add("m", "8 bits", "decode-1", {"octavo Q8_0": 30.0, "peer Q8_0": 10.0})
+    results.add("m", "8 bits", "decode-1", {"octavo Q8_0": 80.0, "peer Q8_0": 20.0, "late Q8_0": 5.0})
+    results.add("m", "8 bits", "decode-1", {"octavo Q8_0": 50.0})
     return results
 
 
 def test_ratios_are_of_neighbours(results):
-    lists = results.rates["8 bits"]["decode-1"]
+    lists = results.rates["m"]["8 bits"]["decode-1"]
     assert lists["late Q8_0"] == [None, 5.0, None]
     assert against_best(lists, "octavo Q8_0") == ("peer Q8_0", [3.0, 4.0])
     assert against_best({"octavo Q8_0": [1.0]}, "octavo Q8_0") is None
@@ -74,7 +74,7 @@ def test_pages(results, tmp_path):
     path = tmp_path / "samples.json"
     path.write_text(results.dump())
     assert Results.load(path) == results
-    assert "3.50 (3.00-4.00) of peer Q8_0" in table(results)
+    assert "3.50 (3.00-4.00, 2 rounds) of peer Q8_0" in table(results)
     assert "| decode, batch 1, context 128 | 50 (30-80) | 5 (5-5) | 15 (10-20) |" in markdown(results)
     bars = [e for e in ElementTree.fromstring(plot(results)) if e.tag.endswith("rect")][1:]
     assert [bar.attrib["width"] for bar in bars] == ["600", "180", "60"]
