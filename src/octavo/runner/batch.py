@@ -36,3 +36,6 @@ class HeaderWriter:
         """The header of a step over `rows`. states: one per row, source_rows: one per token; or none at all."""
         self._header.write(rows, copies, tables, states, source_rows)
         return self._header
+
+    def close(self) -> None:
+        self._header = None

@@ -220,7 +220,13 @@ class Runner:
         return step.mates.cohort(self._sampler) if step.header.one_each else None
 
     def close(self) -> None:
+        """Lets go of all that is native: threads of a process that ends may still know the runner."""
         self._session.close()
+        self._steps.clear()
+        for request_id in self._requests.names:
+            self.forget(request_id)
+        for writer in (*self._writers, self._draft_writer):
+            writer.close()
 
     def _run(self, step: Step) -> None:
         if not step.ran:

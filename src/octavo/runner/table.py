@@ -42,6 +42,10 @@ class RequestTable:
     def __len__(self) -> int:
         return len(self._requests)
 
+    @property
+    def names(self) -> list[str]:
+        return list(self._requests)
+
     def add(self, request: Request) -> None:
         self._requests[request.id] = request
         self.version += 1
@@ -61,3 +65,4 @@ class RequestTable:
     def forget(self, request_id: str) -> None:
         self._requests.pop(request_id, None)
         self.version += 1
+        self._mates = Mates([], [], self.version)
