@@ -1,6 +1,7 @@
 """Structures and their masks, over a toy vocabulary: what is allowed, what is refused, where an output ends."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from tiny_model import write_tokenizer
 
 from octavo.errors import EngineError, RequestError, UnsupportedError
+from octavo.grammar import compiler
 from octavo.grammar.structures import Structures
 from octavo.request import Structure
 from octavo.text.tokenizer import Tokenizer
@@ -185,3 +187,29 @@ def test_refusals_say_what(structures, structure, kind, says):
     with pytest.raises(kind) as refused:
         structures.check(structure)
     assert says in str(refused.value) and "\n" not in str(refused.value) and refused.value.http_status == 400
+
+
+def test_what_is_known_never_waits_for_a_compiler(tokenizer, monkeypatch):
+    structures, entered, leave = Structures(lambda: tokenizer), threading.Event(), threading.Event()
+    slow = Structure("regex", "slow")
+    compile_structure = compiler.compile_structure
+
+    def compiling(structure, tokens):
+        if structure == slow:
+            entered.set()
+            assert leave.wait(30)
+        return compile_structure(structure, tokens)
+
+    monkeypatch.setattr(compiler, "compile_structure", compiling)
+    structures.check(Structure("regex", "known"))
+    other = threading.Thread(target=structures.check, args=(slow,))
+    other.start()
+    asked = threading.Thread(target=structures.matcher, args=(Structure("regex", "known"),))
+    try:
+        assert entered.wait(30)
+        asked.start()
+        asked.join(30)
+        assert not asked.is_alive()
+    finally:
+        leave.set()
+        other.join()

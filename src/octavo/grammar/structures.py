@@ -33,7 +33,8 @@ class Structures:
 
     def __init__(self, vocabulary: Callable[[], Vocabulary]) -> None:
         self._vocabulary = vocabulary
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of what is known: held for moments, so that a step never waits for a compiler
+        self._compiling = threading.Lock()
         self._tokens: Any = None
         self._known: OrderedDict[Structure, Matcher] = OrderedDict()
 
@@ -46,14 +47,23 @@ class Structures:
         return self._compiled(structure).copy()
 
     def _compiled(self, structure: Structure) -> Matcher:
+        found = self._find(structure)
+        if found is not None:
+            return found
+        with self._compiling:
+            compiler: Any = import_module("octavo.grammar.compiler")
+            if self._tokens is None:
+                self._tokens = compiler.token_table(self._vocabulary())
+            found = compiler.compile_structure(structure, self._tokens)
         with self._lock:
-            found = self._known.get(structure)
-            if found is None:
-                compiler: Any = import_module("octavo.grammar.compiler")
-                if self._tokens is None:
-                    self._tokens = compiler.token_table(self._vocabulary())
-                found = self._known[structure] = compiler.compile_structure(structure, self._tokens)
-            self._known.move_to_end(structure)
+            self._known[structure] = found
             if len(self._known) > KEPT:
                 self._known.popitem(last=False)
+        return found
+
+    def _find(self, structure: Structure) -> Matcher | None:
+        with self._lock:
+            found = self._known.get(structure)
+            if found is not None:
+                self._known.move_to_end(structure)
             return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from octavo.text.dialects.dialect import Call, Dialect, Malformed, Part, Said, Schemas, arguments_text, parsed
-from octavo.text.dialects.reader import held, merged
+from octavo.text.dialects.reader import held, merged, stepped
 
 CHANNEL, MESSAGE = "<|channel|>", "<|message|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
@@ -30,10 +30,7 @@ class HarmonyReader:
 
     def push(self, text: str) -> list[Part]:
         self._text += text
-        parts: list[Part] = []
-        while self._step(parts):
-            pass
-        return merged(parts)
+        return stepped(self._step)
 
     def finish(self) -> list[Part]:
         parts: list[Part] = []

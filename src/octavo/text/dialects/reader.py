@@ -8,7 +8,7 @@ block that holds no call is text, and text that was sent cannot be taken back. W
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from octavo.text.dialects.dialect import Block, Dialect, Malformed, Part, Said, Schemas
@@ -37,10 +37,7 @@ class MarkReader:
 
     def push(self, text: str) -> list[Part]:
         self._text += text
-        parts: list[Part] = []
-        while self._step(parts):
-            pass
-        return merged(parts)
+        return stepped(self._step)
 
     def finish(self) -> list[Part]:
         """The rest: an unfinished block is read as if it had closed, else it is text."""
@@ -143,6 +140,14 @@ def held(text: str, marks: Sequence[str]) -> int:
         if any(mark.startswith(end) for mark in marks):
             return length
     return 0
+
+
+def stepped(step: Callable[[list[Part]], bool]) -> list[Part]:
+    """The parts of as many steps as there are."""
+    parts: list[Part] = []
+    while step(parts):
+        pass
+    return merged(parts)
 
 
 def merged(parts: list[Part]) -> list[Part]:
