@@ -25,13 +25,14 @@ from octavo.engine.executor import ProgressHook, no_progress
 from octavo.engine.port import ModelInfo
 from octavo.engine.streams import AsyncLLM
 from octavo.server.config import ServerConfig
+from octavo.server.endpoint import Service
 from octavo.server.exchange import Exchange
 from octavo.server.failures import HttpError
 from octavo.server.guard import Guard
+from octavo.server.models import Models
 from octavo.server.openai.chat import ChatEndpoint
 from octavo.server.openai.completions import CompletionEndpoint
 from octavo.server.openai.embeddings import EmbeddingEndpoint
-from octavo.server.openai.endpoint import ALIAS
 from octavo.server.port import TextEngine
 from octavo.server.serving import bind, run
 from octavo.server.state import ServerState
@@ -41,16 +42,16 @@ Announce = Callable[[str], None]
 
 def create_app(llm: TextEngine, config: ServerConfig, state: ServerState | None = None) -> Starlette:
     """The ASGI application over an engine that runs already."""
-    state = state or ServerState()
-    reads = Reads(llm, config, state)
+    service = Service(Models(llm), config, state or ServerState())
+    reads = Reads(service)
 
     def post(path: str, endpoint: ASGIApp) -> Route:
         return Route(path, endpoint, methods=["POST"])
 
     routes = [
-        post("/v1/chat/completions", ChatEndpoint(llm, config, state)),
-        post("/v1/completions", CompletionEndpoint(llm, config, state)),
-        post("/v1/embeddings", EmbeddingEndpoint(llm, config, state)),
+        post("/v1/chat/completions", ChatEndpoint(service)),
+        post("/v1/completions", CompletionEndpoint(service)),
+        post("/v1/embeddings", EmbeddingEndpoint(service)),
         *(Route(path, reads, methods=["GET"]) for path in ("/v1/models", "/v1/models/{model:path}")),
         *(Route(path, reads, methods=["GET"]) for path in ("/health", "/health/live", "/health/ready", "/version")),
     ]
@@ -71,14 +72,12 @@ def create_app(llm: TextEngine, config: ServerConfig, state: ServerState | None 
 class Reads:
     """The GET routes, which look at the engine and change nothing."""
 
-    def __init__(self, llm: TextEngine, config: ServerConfig, state: ServerState) -> None:
-        self._llm = llm
-        self._config = config
-        self._state = state
+    def __init__(self, service: Service) -> None:
+        self._service = service
         self._created = int(time.time())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send, self._config)
+        exchange = Exchange(scope, receive, send, self._service.config)
         path: str = scope["path"]
         if path.startswith("/v1/models"):
             await self._models(exchange, scope["path_params"].get("model"))
@@ -90,28 +89,31 @@ class Reads:
             await self._health(exchange)
 
     async def _models(self, exchange: Exchange, wanted: str | None) -> None:
-        info = self._llm.info
-        model = {
+        if wanted is None:
+            shown = [self._described(self._service.models.first.info)]
+            await exchange.answer({"object": "list", "data": shown})
+            return
+        try:
+            await exchange.answer(self._described(self._service.models.find(wanted).info))
+        except HttpError as error:
+            await exchange.fail(error)
+
+    def _described(self, info: ModelInfo) -> dict[str, Any]:
+        return {
             "id": info.name,
             "object": "model",
             "created": self._created,
             "owned_by": "octavo",
             "max_model_len": min(info.max_model_len, info.kv_tokens),
         }
-        if wanted is None:
-            await exchange.answer({"object": "list", "data": [model]})
-        elif wanted in (info.name, ALIAS):
-            await exchange.answer(model)
-        else:
-            message = f"the model {wanted[:128]!r} is not served here; served: {info.name}"
-            await exchange.fail(HttpError(404, "model_not_found", message, param="model"))
 
     async def _health(self, exchange: Exchange) -> None:
         """200 while new work is taken, 503 with the reason otherwise."""
-        fault = self._state.fault(self._llm)
-        body: dict[str, Any] = {"status": "ready" if fault is None else "unavailable", "model": self._llm.info.name}
+        llm = self._service.models.first
+        fault = self._service.state.fault(llm)
+        body: dict[str, Any] = {"status": "ready" if fault is None else "unavailable", "model": llm.info.name}
         if fault is None:
-            stats = self._llm.stats()
+            stats = llm.stats()
             body |= {"running": stats.running, "waiting": stats.waiting}
         else:
             body["reason"] = fault

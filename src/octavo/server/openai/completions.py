@@ -8,18 +8,19 @@ from typing import Any
 
 from octavo.engine.outputs import PositionLogprobs, StreamDelta
 from octavo.errors import RequestError
-from octavo.server.openai.endpoint import Endpoint
+from octavo.server.call import Call, Choice, Prompt
+from octavo.server.endpoint import Endpoint
+from octavo.server.exchange import Exchange
 from octavo.server.openai.fields import read
-from octavo.server.openai.generation import Choice, Job, Prompt
+from octavo.server.openai.job import Job
 from octavo.server.openai.logprobs import LogprobWriter, Offsets
 from octavo.server.openai.shapes import CompletionRequest, check_choices, read_prompts, sampling_params
 from octavo.text.tokenizer import Tokenizer
 
 
 class CompletionEndpoint(Endpoint):
-    async def job(self, body: Mapping[str, Any], tenant: str, request_id: str) -> Job:
+    async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         asked = read(body, CompletionRequest)
-        self.check_model(asked.model)
         check_choices(asked)
         of_prompt = asked.logprobs if asked.echo and asked.logprobs is not None else asked.prompt_logprobs
         params = sampling_params(
@@ -28,26 +29,28 @@ class CompletionEndpoint(Endpoint):
             logprobs=asked.logprobs,
             prompt_logprobs=of_prompt,
         )
-        await self.check_structure(asked, params)
-        prompts = await asyncio.to_thread(self._prompts, read_prompts(asked.prompt))
-        fitted = [self.fit(params, len(prompt.ids), asked.max_tokens) for prompt in prompts]
-        style = CompletionStyle(self.llm.tokenizer, asked)
-        return self.begin(asked, prompts, fitted, style, tenant, request_id)
+        await call.check_structure(params, asked.structure_field)
+        prompts = await asyncio.to_thread(_prompts, call, read_prompts(asked.prompt))
+        fitted = [call.fit(params, len(prompt.ids), asked.max_tokens) for prompt in prompts]
+        generation = call.generation(prompts, fitted, cache_key=asked.prompt_cache_key)
+        style = CompletionStyle(call.llm.tokenizer, asked)
+        await Job(generation, style, asked.stream, asked.include_usage).run(exchange)
 
-    def _prompts(self, given: Sequence[str | list[int]]) -> list[Prompt]:
-        return [
-            Prompt(tuple(self.llm.tokenizer.encode(one, add_special=True, parse_special=True)), one)
-            if isinstance(one, str)
-            else Prompt(self._checked(one))
-            for one in given
-        ]
 
-    def _checked(self, ids: Sequence[int]) -> tuple[int, ...]:
-        size = self.llm.info.vocab_size
-        for token in ids:
-            if not 0 <= token < size:
-                raise RequestError(f"prompt: {token} is no token id of a vocabulary of {size}", param="prompt")
-        return tuple(ids)
+def _prompts(call: Call, given: Sequence[str | list[int]]) -> list[Prompt]:
+    return [
+        Prompt(tuple(call.llm.tokenizer.encode(one, add_special=True, parse_special=True)), one)
+        if isinstance(one, str)
+        else Prompt(_checked(one, call.llm.info.vocab_size))
+        for one in given
+    ]
+
+
+def _checked(ids: Sequence[int], size: int) -> tuple[int, ...]:
+    for token in ids:
+        if not 0 <= token < size:
+            raise RequestError(f"prompt: {token} is no token id of a vocabulary of {size}", param="prompt")
+    return tuple(ids)
 
 
 class CompletionStyle:

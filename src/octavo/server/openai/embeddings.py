@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from octavo.errors import RequestError
+from octavo.server.call import Call, naming
+from octavo.server.endpoint import Endpoint
 from octavo.server.exchange import Exchange
-from octavo.server.openai.endpoint import Endpoint
 from octavo.server.openai.fields import read
 from octavo.server.openai.shapes import read_prompts
 
@@ -26,17 +27,16 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
 
 
 class EmbeddingEndpoint(Endpoint):
-    async def work(self, exchange: Exchange, body: Mapping[str, Any], request_id: str) -> None:
+    async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         asked = read(body, EmbeddingRequest)
-        self.check_model(asked.model)
         if asked.encoding_format not in ("float", "base64"):
             raise RequestError(
                 f"encoding_format is float or base64, not {asked.encoding_format!r}", param="encoding_format"
             )
-        with self.naming(prompt="input"):
+        with naming(prompt="input"):
             prompts = read_prompts(asked.input)
             tasks = [
-                asyncio.ensure_future(self.llm.embed(prompt, request_id=request_id, tenant=exchange.tenant))
+                asyncio.ensure_future(call.llm.embed(prompt, request_id=call.request_id, tenant=call.tenant))
                 for prompt in prompts
             ]
             try:
@@ -50,7 +50,7 @@ class EmbeddingEndpoint(Endpoint):
         ]
         tokens = sum(len(output.prompt_token_ids) for output in outputs)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        await exchange.answer({"object": "list", "data": data, "model": self.llm.info.name, "usage": usage})
+        await exchange.answer({"object": "list", "data": data, "model": call.llm.info.name, "usage": usage})
 
 
 def _spelled(vector: Sequence[float], asked: EmbeddingRequest) -> list[float] | str:

@@ -6,11 +6,10 @@ from typing import Any
 
 import msgspec
 
-from octavo.errors import ContextLengthError, RequestError, UnsupportedError
+from octavo.errors import RequestError, UnsupportedError
 from octavo.request import MAX_LOGPROBS, SamplingParams
 from octavo.server.openai.structure import read_structure
 
-DEFAULT_MAX_TOKENS = 4096
 MAX_PROMPTS = 32
 
 
@@ -54,6 +53,11 @@ class Generation(msgspec.Struct, kw_only=True):
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def structure_field(self) -> str:
+        """Where the structure of the output was asked for."""
+        return "structured_outputs" if self.structured_outputs else "response_format"
 
 
 class ChatRequest(Generation, kw_only=True):
@@ -136,17 +140,6 @@ def check_choices(body: CompletionRequest) -> None:
         raise UnsupportedError("a stream with echo and logprobs has one choice", param="n")
     if body.max_tokens == 0 and not body.echo:
         raise RequestError("max_tokens 0 needs echo: true", param="max_tokens")
-
-
-def fitting_tokens(wanted: int | None, prompt_tokens: int, limit: int, default: int, param: str) -> int:
-    """max_tokens, by default the smaller of `default` and what fits. Raises ContextLengthError with both numbers."""
-    if wanted is not None:
-        return wanted
-    if prompt_tokens >= limit:
-        raise ContextLengthError(
-            f"the prompt has {prompt_tokens} tokens, the context length is {limit}: shorten it", param=param
-        )
-    return min(default, limit - prompt_tokens)
 
 
 def read_prompts(prompt: Any) -> list[str | list[int]]:

@@ -1,0 +1,114 @@
+"""A chat request in the engine: its prompt, its parameters, and how its outputs are heard.
+
+Every face that speaks in messages makes a ChatRequest and has one of these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from octavo.errors import RequestError, UnsupportedError
+from octavo.server.call import Call, Choice, Generation, Prompt, naming
+from octavo.server.openai.shapes import ChatRequest, chat_logprobs, chat_max_tokens, sampling_params
+from octavo.server.openai.tools import Hearing, read_tools
+from octavo.text.chat import check_options
+from octavo.text.dialects import dialect
+from octavo.text.dialects.dialect import Part, Said
+from octavo.text.dialects.reader import Reader
+
+MAX_MESSAGES = 4096
+ROLES = ("system", "developer", "user", "assistant", "tool")
+_MESSAGE_FIELDS = frozenset(
+    ("role", "content", "name", "tool_calls", "tool_call_id", "refusal", "reasoning_content", "reasoning")
+)
+_PARTS = {"image_url": "images", "input_audio": "audio", "file": "files", "video_url": "videos"}
+
+
+class Conversation:
+    """generation: to be run. `heard` takes the text of its choices, in order, and gives parts."""
+
+    def __init__(self, generation: Generation, hearing: Hearing) -> None:
+        self.generation = generation
+        self._hearing = hearing
+        self._readers: dict[int, Reader | None] = {}  # per choice
+        self._called: set[int] = set()
+
+    @classmethod
+    async def of(cls, call: Call, asked: ChatRequest) -> Conversation:
+        """Raises RequestError, UnsupportedError, ContextLengthError, CapacityError that name the field."""
+        check_messages(asked.messages)
+        top = chat_logprobs(asked)
+        field, wanted = chat_max_tokens(asked)
+        check_options(asked.chat_template_kwargs)
+        tools = read_tools(asked)
+        hearing = Hearing(call.llm.tokenizer, tools)
+        options: dict[str, Any] = dict(asked.chat_template_kwargs)
+        if asked.reasoning_effort is not None:
+            options["reasoning_effort"] = asked.reasoning_effort
+        if tools.declared:
+            options["tools"] = tools.declared
+        with naming(prompt="messages", max_tokens=field, logprobs="top_logprobs"):
+            params = hearing.params(sampling_params(asked, max_tokens=wanted, logprobs=top))
+            ids = await asyncio.to_thread(_encode, call, asked, options)
+            params = call.fit(params, len(ids), wanted)
+        if params.structure is not None and tools.schemas:
+            raise UnsupportedError(
+                "response_format: not together with tools that may be called", param="response_format"
+            )
+        await call.check_structure(params, asked.structure_field)
+        generation = call.generation([Prompt(tuple(ids))], [params], cache_key=asked.prompt_cache_key)
+        return cls(generation, hearing)
+
+    def heard(self, choice: Choice, text: str) -> list[Part]:
+        """The parts of this text; with those that were held back once the choice has ended."""
+        if choice.index not in self._readers:
+            self._readers[choice.index] = self._hearing.reader(choice.prompt.ids)
+        reader = self._readers[choice.index]
+        if reader is None:
+            return [Said(text)] if text else []
+        parts = reader.push(text)
+        if choice.finish_reason is not None:
+            parts = parts + reader.finish()
+        if any(isinstance(part, dialect.Call) for part in parts):
+            self._called.add(choice.index)
+        return parts
+
+    def ended_in_calls(self, choice: Choice) -> bool:
+        """It called tools and was not cut."""
+        return choice.index in self._called and choice.finish_reason == "stop"
+
+    def call_id(self) -> str:
+        return self._hearing.call_id()
+
+
+def _encode(call: Call, asked: ChatRequest, options: Mapping[str, Any]) -> list[int]:
+    return call.llm.encode_chat(asked.messages, add_generation_prompt=asked.add_generation_prompt, **options)
+
+
+def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raises RequestError, UnsupportedError that name the message and its field."""
+    if not 0 < len(messages) <= MAX_MESSAGES:
+        raise RequestError(f"messages: 1 to {MAX_MESSAGES} messages, not {len(messages)}", param="messages")
+    for place, message in enumerate(messages):
+        _check_message(message, f"messages[{place}]")
+
+
+def _check_message(message: Mapping[str, Any], where: str) -> None:
+    role = message.get("role")
+    if role not in ROLES:
+        raise RequestError(f"{where}.role is one of {', '.join(ROLES)}, not {role!r}", param=f"{where}.role")
+    for name, value in message.items():
+        if name not in _MESSAGE_FIELDS and value is not None:
+            raise RequestError(f"unknown field {where}.{name}", code="unknown_field", param=f"{where}.{name}")
+    content = message.get("content")
+    if content is None and role not in ("assistant", "tool"):
+        raise RequestError(f"{where}.content is required", code="missing_field", param=f"{where}.content")
+    if content is not None and not isinstance(content, (str, list)):
+        raise RequestError(f"{where}.content is a string or a list of parts", param=f"{where}.content")
+    for number, part in enumerate(content if isinstance(content, list) else ()):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind in _PARTS:
+            at = f"{where}.content[{number}]"
+            raise UnsupportedError(f"{at}: {_PARTS[kind]} are not supported, only text", param=at)

@@ -1,0 +1,93 @@
+"""A generation as OpenAI's endpoints answer it: choices, whole or in chunks, and usage.
+
+A Style says how the endpoint spells its choices; everything else, usage and streaming included, is the same here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from octavo.engine.outputs import StreamDelta
+from octavo.server.call import Choice, Generation, Outputs, Usage
+from octavo.server.exchange import Exchange, event
+from octavo.server.port import TextEngine
+
+
+class Style(Protocol):
+    """How an endpoint spells a choice, whole and in pieces."""
+
+    prefix: str  # of ids
+    whole_object: str
+    chunk_object: str
+
+    def whole(self, choice: Choice) -> dict[str, Any]: ...
+    def chunks(self, choice: Choice, delta: StreamDelta) -> list[dict[str, Any]]:
+        """Choice objects for what is new; the choice has it already."""
+
+    def extras(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """Fields of the whole answer, or of its first chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    generation: Generation
+    style: Style
+    stream: bool
+    include_usage: bool
+
+    async def run(self, exchange: Exchange) -> None:
+        """Answers the exchange. Raises RequestError before anything was sent."""
+        async with self.generation.running() as outputs:
+            if self.stream:
+                await exchange.stream(self._events(outputs))
+            else:
+                await exchange.answer(await self._whole(outputs))
+
+    async def _whole(self, outputs: Outputs) -> dict[str, Any]:
+        choices = await outputs.finished()
+        head = self._head(self.style.whole_object) | self.style.extras(choices)
+        whole = [self.style.whole(choice) for choice in choices]
+        return head | {"choices": whole, "usage": spelled(outputs.usage)}
+
+    async def _events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
+        head = self._head(self.style.chunk_object)
+        usage: dict[str, Any] = {"usage": None} if self.include_usage else {}
+        first = True
+        async with aclosing(outputs.deltas()) as deltas:
+            async for choice, delta in deltas:
+                for shown in self.style.chunks(choice, delta):
+                    more = self.style.extras(outputs.choices) if first else {}
+                    choice.fresh = first = False
+                    yield event(head | more | {"choices": [shown]} | usage)
+        if self.include_usage:
+            yield event(head | {"choices": [], "usage": spelled(outputs.usage)})
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        llm = self.generation.call.llm
+        return {
+            "id": f"{self.style.prefix}-{secrets.token_hex(12)}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": llm.info.name,  # also where the client asked for "default"
+            "system_fingerprint": fingerprint(llm),
+        }
+
+
+def spelled(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.output,
+        "total_tokens": usage.prompt + usage.output,
+        "prompt_tokens_details": {"cached_tokens": usage.cached},
+    }
+
+
+def fingerprint(llm: TextEngine) -> str:
+    """What equality of outputs is relative to: model and numerics id."""
+    return "fp_" + hashlib.sha256(f"{llm.info.name} {llm.info.numerics}".encode()).hexdigest()[:12]
