@@ -1,7 +1,7 @@
 """A scripted AsyncLLM: answers with fixed tokens, through the engine's own input checks and text assembly.
 
 Prompt tokens are read, nothing is computed. `opened` and `closed` count streams; `hold` makes a stream wait for ever
-after its first token; `failure` is what ends it.
+after its first token, `mute` (an event) before it; `failure` is what ends it.
 """
 
 import asyncio
@@ -36,6 +36,7 @@ class ScriptedLLM:
         self.answer = ANSWER
         self.script = None  # token ids instead
         self.hold = False
+        self.mute = None
         self.pause = 0.0
         self.failure = None
         self.opened = self.closed = 0
@@ -59,6 +60,8 @@ class ScriptedLLM:
         ]
         self.opened += 1
         try:
+            if self.mute is not None:
+                await self.mute.wait()
             for step in range(1000):
                 for transcript in transcripts:
                     if transcript.finished:

@@ -131,6 +131,9 @@ SERVE_FLAGS: tuple[Flag, ...] = (
     Flag("served-model-name", "name that clients use (default: the model's)", metavar="NAME"),
     Flag("api-key-file", "file with one API key a line (or OCTAVO_API_KEY in the environment)", metavar="FILE"),
     Flag("insecure-no-auth", "serve beyond loopback without a key", boolean, default=False),
+    Flag("max-queued-requests", "sequences that may wait (default: 4 x --max-num-seqs, at least 64)", whole),
+    Flag("max-queued-tokens", "prompt tokens that may wait (default: what a minute computes, as measured)", whole),
+    Flag("max-key-requests", "requests that one API key may have open at once (default: any number)", whole),
 )
 
 BENCH_FLAGS: tuple[Flag, ...] = (

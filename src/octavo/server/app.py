@@ -24,6 +24,7 @@ from octavo.config import EngineConfig
 from octavo.engine.executor import ProgressHook, no_progress
 from octavo.engine.port import ModelInfo
 from octavo.engine.streams import AsyncLLM
+from octavo.server.admission import Admission
 from octavo.server.config import ServerConfig
 from octavo.server.endpoint import Service
 from octavo.server.exchange import Exchange
@@ -42,7 +43,7 @@ Announce = Callable[[str], None]
 
 def create_app(llm: TextEngine, config: ServerConfig, state: ServerState | None = None) -> Starlette:
     """The ASGI application over an engine that runs already."""
-    service = Service(Models(llm), config, state or ServerState())
+    service = Service(Models(llm), config, state or ServerState(), Admission(config))
     reads = Reads(service)
 
     def post(path: str, endpoint: ASGIApp) -> Route:
@@ -144,6 +145,9 @@ def serve(
     port: int = 8737,
     api_key_file: str | None = None,
     insecure_no_auth: bool = False,
+    max_queued_requests: int | None = None,
+    max_queued_tokens: int | None = None,
+    max_key_requests: int | None = None,
     progress: ProgressHook = no_progress,
     loaded: Callable[[ModelInfo], None] | None = None,
     announce: Announce = _say,
@@ -151,6 +155,7 @@ def serve(
     """`octavo serve`: binds, loads the engine in a child process, serves until a signal; the exit code.
 
     What can be refused is refused before the load: the address without a key, the port that is taken.
+    max_queued_requests: by default four times what runs at once, and 64 at least.
     Raises ConfigError, ResourceError, and what stopped the engine.
     """
     config = ServerConfig.of(
@@ -158,6 +163,9 @@ def serve(
         port=port,
         api_key_file=api_key_file,
         insecure_no_auth=insecure_no_auth,
+        max_queued_requests=max_queued_requests or max(64, 4 * engine.max_num_seqs),
+        max_queued_tokens=max_queued_tokens,
+        max_key_requests=max_key_requests,
         environ=os.environ,
     )
     with bind(config) as listener:

@@ -9,9 +9,10 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 
 from octavo.engine.inputs import check_structured
-from octavo.engine.outputs import PositionLogprobs, StreamDelta
+from octavo.engine.outputs import EmbeddingOutput, PositionLogprobs, StreamDelta
 from octavo.errors import ContextLengthError, EngineError, RequestError, UnsupportedError
 from octavo.request import FinishReason, SamplingParams
+from octavo.server.admission import Ticket
 from octavo.server.port import TextEngine
 from octavo.server.streams import EngineStream, merged
 from octavo.types import digest
@@ -63,6 +64,7 @@ class Call:
     llm: TextEngine
     tenant: str
     request_id: str
+    ticket: Ticket  # its place among those that wait
 
     def fit(self, params: SamplingParams, prompt_tokens: int, wanted: int | None) -> SamplingParams:
         """With max_tokens resolved. Raises ContextLengthError, CapacityError, RequestError that name the field."""
@@ -86,8 +88,24 @@ class Call:
     def generation(
         self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], *, cache_key: str = ""
     ) -> Generation:
-        """cache_key: prefixes are shared within one tenant and one such key."""
+        """cache_key: prefixes are shared within one tenant and one such key. Raises HttpError (429)."""
+        self.ticket.weigh(sum(each.n for each in params), sum(len(prompt.ids) for prompt in prompts))
         return Generation(self, tuple(prompts), tuple(params), cache_salt(self.tenant, cache_key))
+
+    async def embed(self, prompts: Sequence[str | list[int]]) -> list[EmbeddingOutput]:
+        """One vector a prompt. Raises HttpError (429), and as AsyncLLM.embed does."""
+        self.ticket.weigh(len(prompts), 0)
+        tasks = [
+            asyncio.ensure_future(self.llm.embed(prompt, request_id=self.request_id, tenant=self.tenant))
+            for prompt in prompts
+        ]
+        try:
+            outputs = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        self.ticket.begun()
+        return outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +157,7 @@ class Outputs:
                     raise EngineError(f"the engine failed: {delta.stop_reason or 'see the log'}")
                 if delta.finish_reason == "abort":
                     raise EngineError("the request was aborted by the server", code="aborted")
+                self._generation.call.ticket.begun()
                 choice = self.choices[place * self._n + delta.index]
                 choice.add(delta)
                 yield choice, delta

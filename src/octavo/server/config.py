@@ -16,7 +16,11 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Sizes in bytes, times in seconds. allowed_hosts: names that a Host header may carry, empty for any."""
+    """Sizes in bytes, times in seconds. allowed_hosts: names that a Host header may carry, empty for any.
+
+    max_queued_requests, max_queued_tokens: sequences and prompt tokens that may wait for their first output; without
+    the second, what is computed in queue_seconds as measured. max_key_requests: requests that a key may have open.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8737
@@ -29,6 +33,10 @@ class ServerConfig:
     ping_seconds: float = 15.0
     send_seconds: float = 60.0
     drain_seconds: float = 30.0
+    max_queued_requests: int = 256
+    max_queued_tokens: int | None = None
+    queue_seconds: float = 60.0
+    max_key_requests: int | None = None
 
     @classmethod
     def of(
@@ -38,6 +46,9 @@ class ServerConfig:
         port: int = 8737,
         api_key_file: str | None = None,
         insecure_no_auth: bool = False,
+        max_queued_requests: int = 256,
+        max_queued_tokens: int | None = None,
+        max_key_requests: int | None = None,
         environ: Mapping[str, str],
     ) -> ServerConfig:
         """Keys come from a file and from OCTAVO_API_KEY, never from arguments that `ps` shows.
@@ -54,7 +65,23 @@ class ServerConfig:
             )
         if not 0 <= port <= 65535:
             raise ConfigError(f"port {port} is not in [0, 65535]")
-        return cls(host=host, port=port, key_digests=digests, allowed_hosts=LOOPBACK_NAMES if local else ())
+        given = {
+            "max_queued_requests": max_queued_requests,
+            "max_queued_tokens": max_queued_tokens,
+            "max_key_requests": max_key_requests,
+        }
+        for name, value in given.items():
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, not {value}", param=name)
+        return cls(
+            host=host,
+            port=port,
+            key_digests=digests,
+            allowed_hosts=LOOPBACK_NAMES if local else (),
+            max_queued_requests=max_queued_requests,
+            max_queued_tokens=max_queued_tokens,
+            max_key_requests=max_key_requests,
+        )
 
     def tenant(self, key: str) -> str | None:
         """Name of the key's owner; "" where no key is needed, None for a key that is wrong. Constant time per key."""

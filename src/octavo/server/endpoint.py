@@ -9,6 +9,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from octavo.errors import OctavoError
+from octavo.server.admission import Admission, Ticket
 from octavo.server.call import Call
 from octavo.server.config import ServerConfig
 from octavo.server.exchange import Exchange
@@ -23,6 +24,7 @@ class Service:
     models: Models
     config: ServerConfig
     state: ServerState
+    admission: Admission
 
 
 class Endpoint:
@@ -44,12 +46,18 @@ class Endpoint:
         exchange = Exchange(scope, receive, send, self.service.config)
         try:
             self.service.state.admit(self.service.models.first)
-            body = await exchange.read_json()
+            ticket = self.service.admission.arrive(exchange.tenant)
         except OctavoError as error:
             await exchange.fail(error)
             return
-        await exchange.until_gone(self._bound(exchange, body, scope["state"]["request_id"]))
+        with ticket:
+            try:
+                body = await exchange.read_json()
+            except OctavoError as error:
+                await exchange.fail(error)
+                return
+            await exchange.until_gone(self._bound(exchange, body, ticket, scope["state"]["request_id"]))
 
-    async def _bound(self, exchange: Exchange, body: Mapping[str, Any], request_id: str) -> None:
+    async def _bound(self, exchange: Exchange, body: Mapping[str, Any], ticket: Ticket, request_id: str) -> None:
         async with self.service.models.use(self.model_name(body)) as llm:
-            await self.work(exchange, body, Call(llm, exchange.tenant, request_id))
+            await self.work(exchange, body, Call(llm, exchange.tenant, request_id, ticket))

@@ -94,7 +94,7 @@ class Exchange:
         if error.http_status == 401:
             headers["www-authenticate"] = "Bearer"
         if error.http_status in (429, 503):
-            headers["retry-after"] = "1"
+            headers["retry-after"] = str(getattr(error, "retry_after", None) or 1)
         await self.answer(error_body(error), error.http_status, headers)
 
     async def stream(self, events: AsyncGenerator[bytes, None]) -> None:

@@ -16,9 +16,13 @@ _TYPES = {
 class HttpError(OctavoError):
     """A fault of the transport (method, path, headers, body) rather than of a value in the request."""
 
-    def __init__(self, status: int, code: str, message: str, *, param: str | None = None) -> None:
+    def __init__(
+        self, status: int, code: str, message: str, *, param: str | None = None, retry_after: int | None = None
+    ) -> None:
+        """retry_after: seconds after which asking again makes sense."""
         super().__init__(message, code=code, param=param)
         self.http_status = status
+        self.retry_after = retry_after
 
 
 def error_type(status: int) -> str:

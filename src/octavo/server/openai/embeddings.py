@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import math
 from array import array
@@ -34,16 +33,7 @@ class EmbeddingEndpoint(Endpoint):
                 f"encoding_format is float or base64, not {asked.encoding_format!r}", param="encoding_format"
             )
         with naming(prompt="input"):
-            prompts = read_prompts(asked.input)
-            tasks = [
-                asyncio.ensure_future(call.llm.embed(prompt, request_id=call.request_id, tenant=call.tenant))
-                for prompt in prompts
-            ]
-            try:
-                outputs = await asyncio.gather(*tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
+            outputs = await call.embed(read_prompts(asked.input))
         data = [
             {"object": "embedding", "index": index, "embedding": _spelled(output.embedding, asked)}
             for index, output in enumerate(outputs)
