@@ -1,9 +1,9 @@
 """Who is let in: limits on what waits, shares of keys, and when those who are refused should come back."""
 
 import asyncio
-import json
 
 import pytest
+from asking import Asked, until
 from starlette.testclient import TestClient
 
 from octavo.errors import ConfigError
@@ -150,55 +150,26 @@ def test_limits_are_checked():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_server_refuses_with_a_time(llm, stream):
+async def test_the_server_refuses_with_a_time(llm, stream):
     """And takes more as soon as what waited has begun or gone."""
     app = create_app(llm, ServerConfig(max_queued_requests=2, max_key_requests=4))
     body = {"model": "default", "prompt": ["Hi", "Ho"], "max_tokens": 2, "stream": stream}
     llm.mute = asyncio.Event()
-
-    async def scenario(client):
-        waits = asyncio.create_task(client(body))
-        while llm.opened < 2:
-            await asyncio.sleep(0.001)
-        status, headers, error = await client(body | {"prompt": "x"})
-        assert status == 429 and int(headers["retry-after"]) >= 1
-        assert json.loads(error)["error"]["type"] == "rate_limit_error"
-        llm.mute.set()
-        assert (await waits)[0] == 200
-        assert (await client(body))[0] == 200
-
-    asyncio.run(scenario(asgi_client(app)))
+    waits = Asked(app, "POST", "/v1/completions", body)
+    await until(lambda: llm.opened == 2)
+    late = Asked(app, "POST", "/v1/completions", body | {"prompt": "x"})
+    await late.task
+    assert late.status == 429 and int(late.headers["retry-after"]) >= 1
+    assert late.json["error"]["type"] == "rate_limit_error"
+    llm.mute.set()
+    await waits.task
+    again = Asked(app, "POST", "/v1/completions", body)
+    await again.task
+    assert (waits.status, again.status) == (200, 200)
     assert llm.opened == llm.closed == 4
 
 
-def asgi_client(app):
-    """post(body) -> status, headers, body; several at once in one event loop."""
-
-    async def post(body):
-        sent = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
-        got, status, headers = bytearray(), 0, {}
-
-        async def receive():
-            if sent:
-                return sent.pop()
-            return await asyncio.Event().wait()
-
-        async def send(message):
-            nonlocal status, headers
-            if message["type"] == "http.response.start":
-                status, headers = message["status"], {k.decode(): v.decode() for k, v in message["headers"]}
-            else:
-                got.extend(message["body"])
-
-        head = [(b"host", b"localhost"), (b"content-type", b"application/json")]
-        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": head, "query_string": b""}
-        await app(scope, receive, send)
-        return status, headers, bytes(got)
-
-    return post
-
-
-def test_a_refused_body_is_not_read(llm, monkeypatch):
+def test_a_refused_body_is_not_read(llm):
     app = create_app(llm, ServerConfig(max_queued_requests=1))
     client = TestClient(app, base_url="http://127.0.0.1")
     service = app.routes[0].endpoint.service

@@ -43,6 +43,7 @@ from octavo.request import Request, TokenDelta
 ProgressHook = Callable[[int, int], None]
 SWITCH_INTERVAL = 0.0005  # seconds that a thread of the face may hold the interpreter while the step waits for it
 CLOSE_SECONDS = 10.0  # then the child is killed
+CHILD = ("-m", "octavo.engine.child")
 
 
 def no_progress(done: int, total: int) -> None:
@@ -154,7 +155,7 @@ class ProcessEngine:
         ours, theirs = socket.socketpair()
         with theirs:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "octavo.engine.child", str(theirs.fileno())],
+                [sys.executable, *CHILD, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 process_group=0,  # Ctrl-C in a terminal is the face's to handle
