@@ -56,8 +56,8 @@ class Endpoint:
             except OctavoError as error:
                 await exchange.fail(error)
                 return
-            await exchange.until_gone(self._bound(exchange, body, ticket, scope["state"]["request_id"]))
+            await exchange.until_gone(self._bound(exchange, body, ticket))
 
-    async def _bound(self, exchange: Exchange, body: Mapping[str, Any], ticket: Ticket, request_id: str) -> None:
+    async def _bound(self, exchange: Exchange, body: Mapping[str, Any], ticket: Ticket) -> None:
         async with self.service.models.use(self.model_name(body)) as llm:
-            await self.work(exchange, body, Call(llm, exchange.tenant, request_id, ticket))
+            await self.work(exchange, body, Call(llm, exchange.tenant, exchange.request_id, ticket))

@@ -18,10 +18,9 @@ from starlette.types import Receive, Scope, Send
 
 from octavo.errors import OctavoError, RequestError
 from octavo.server.config import ServerConfig
-from octavo.server.failures import HttpError, error_body, internal_error
+from octavo.server.face import face_of
+from octavo.server.failures import HttpError, internal_error
 
-DONE = b"data: [DONE]\n\n"
-PING = b": ping\n\n"
 _CLOSING = frozenset((408, 413))  # the rest of the body is not read
 
 
@@ -36,16 +35,15 @@ async def _cancelled(task: asyncio.Future[None]) -> None:
         await task
 
 
-def event(value: Any) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"
-
-
 class Exchange:
     """The three ASGI arguments, and what an endpoint may do with them."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, config: ServerConfig) -> None:
         self.scope = scope
-        self.tenant: str = scope.get("state", {}).get("tenant", "")
+        state: Mapping[str, str] = scope.get("state", {})
+        self.tenant = state.get("tenant", "")
+        self.request_id = state.get("request_id", "")
+        self._face = face_of(scope["path"])
         self._receive = receive
         self._send_raw = send
         self._config = config
@@ -85,8 +83,9 @@ class Exchange:
 
     async def fail(self, error: OctavoError, headers: Mapping[str, str] | None = None) -> None:
         """An error answer; once a stream has begun, an error event that ends it."""
+        body = self._face.body(error, self.request_id)
         if self._started:
-            await self._body(event(error_body(error)), more=False)
+            await self._body(self._face.failure(body), more=False)
             return
         headers = dict(headers or {})
         if error.http_status in _CLOSING:
@@ -95,18 +94,18 @@ class Exchange:
             headers["www-authenticate"] = "Bearer"
         if error.http_status in (429, 503):
             headers["retry-after"] = str(getattr(error, "retry_after", None) or 1)
-        await self.answer(error_body(error), error.http_status, headers)
+        await self.answer(body, error.http_status, headers)
 
     async def stream(self, events: AsyncGenerator[bytes, None]) -> None:
-        """Server-sent events as they come, with a comment when nothing else was sent for a while."""
-        fields = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+        """Events as they come, framed as they are, with a ping when nothing else was sent for a while."""
+        fields = {"content-type": self._face.media, "cache-control": "no-cache"}
         await self._start(200, fields | {"x-accel-buffering": "no"})
         ping = asyncio.create_task(self._ping())
         try:
             async with aclosing(events):
                 async for data in events:
                     await self._body(data)
-            await self._body(DONE, more=False)
+            await self._body(self._face.end, more=False)
         finally:
             ping.cancel()
 
@@ -155,10 +154,10 @@ class Exchange:
         return HttpError(413, "request_too_large", f"the body is larger than {self._config.max_body} bytes")
 
     async def _ping(self) -> None:
-        while True:
+        while self._face.ping:
             idle = time.monotonic() - self._last_sent
             if idle >= self._config.ping_seconds:
-                await self._body(PING)
+                await self._body(self._face.ping)
                 idle = 0.0
             await asyncio.sleep(self._config.ping_seconds - idle)
 

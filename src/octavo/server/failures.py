@@ -1,15 +1,24 @@
-"""Errors as HTTP answers: {"error": {"message", "type", "param", "code"}}, the shape that OpenAI clients parse."""
+"""Errors as HTTP answers, in the shapes that clients parse: OpenAI's, Anthropic's, Ollama's."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from octavo.errors import OctavoError
+from octavo.errors import ContextLengthError, OctavoError
 
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",
+}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
 }
 
 
@@ -29,9 +38,22 @@ def error_type(status: int) -> str:
     return _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
 
 
-def error_body(error: OctavoError) -> dict[str, Any]:
+def openai_body(error: OctavoError, request_id: str) -> dict[str, Any]:
     fields = {"message": error.message, "type": error_type(error.http_status), "param": error.param, "code": error.code}
     return {"error": fields}
+
+
+def anthropic_body(error: OctavoError, request_id: str) -> dict[str, Any]:
+    status = error.http_status
+    kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    # agents look for these words, and make their conversation shorter
+    opening = "prompt is too long: " if error.code == ContextLengthError.default_code else ""
+    shown = {"type": kind, "message": opening + error.message}
+    return {"type": "error", "error": shown, "request_id": request_id}
+
+
+def ollama_body(error: OctavoError, request_id: str) -> dict[str, Any]:
+    return {"error": error.message}
 
 
 def internal_error() -> OctavoError:

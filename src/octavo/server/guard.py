@@ -36,12 +36,13 @@ class Guard:
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
             await send(message)
 
+        scope.setdefault("state", {})["request_id"] = request_id
         try:
             tenant = self._admit(scope, headers)
         except (HttpError, PolicyError) as error:
             await Exchange(scope, receive, named, self._config).fail(error)
             return
-        scope.setdefault("state", {}).update(tenant=tenant, request_id=request_id)
+        scope["state"]["tenant"] = tenant
         await self._app(scope, receive, named)
 
     def _admit(self, scope: Scope, headers: dict[str, str]) -> str:

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from octavo.engine.outputs import StreamDelta
 from octavo.server.call import Choice, Generation, Outputs, Usage
-from octavo.server.exchange import Exchange, event
+from octavo.server.exchange import Exchange
+from octavo.server.face import event
 from octavo.server.port import TextEngine
 
 
