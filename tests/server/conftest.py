@@ -1,5 +1,6 @@
 """A scripted model behind the real app: in process (client) and on a socket (live)."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -43,6 +44,21 @@ def template(tokenizer):
     built = ChatTemplate.of(tokenizer)
     yield built
     built.close()
+
+
+@pytest.fixture(scope="session")
+def hermes(tokenizer):
+    """The toy tokenizer and its template, with a place for tools, reasoning and results."""
+    source = (
+        "{% if tools %}{{ tools | tojson }} <tool_call> <think>{% endif %}"
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+        "<|im_start|>assistant\n{% if thinking %}<think>\n{% endif %}"
+    )
+    taught = copy.copy(tokenizer)
+    taught.chat_template = source
+    template = ChatTemplate.of(taught)
+    yield taught, template
+    template.close()
 
 
 @pytest.fixture(params=["scripted"])

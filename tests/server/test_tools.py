@@ -1,13 +1,10 @@
 """Tools and reasoning in chat completions: what the template sees, whole answers and streams, refusals."""
 
-import copy
 import json
 
 import openai
 import pytest
 from scripted import ScriptedLLM
-
-from octavo.text.chat import ChatTemplate
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Ďáblice"}}\n</tool_call>'
 
@@ -17,21 +14,6 @@ def tool(**function):
 
 
 WEATHER, CLOCK = tool(name="weather", parameters={"type": "object"}), tool(name="clock")
-
-
-@pytest.fixture(scope="module")
-def hermes(tokenizer):
-    """The toy tokenizer with a template that takes tools."""
-    source = (
-        "{% if tools %}{{ tools | tojson }} <tool_call> <think>{% endif %}"
-        "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-        "<|im_start|>assistant\n{% if thinking %}<think>\n{% endif %}"
-    )
-    taught = copy.copy(tokenizer)
-    taught.chat_template = source
-    template = ChatTemplate.of(taught)
-    yield taught, template
-    template.close()
 
 
 @pytest.fixture

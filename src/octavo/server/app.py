@@ -2,6 +2,7 @@
 
 GET  /v1/models  /v1/models/{id}  /health  /health/live  /health/ready  /version
 POST /v1/chat/completions  /v1/completions  /v1/embeddings
+POST /v1/messages  /v1/messages/count_tokens
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from octavo.engine.executor import ProgressHook, no_progress
 from octavo.engine.port import ModelInfo
 from octavo.engine.streams import AsyncLLM
 from octavo.server.admission import Admission
+from octavo.server.anthropic.endpoint import CountEndpoint, MessagesEndpoint
 from octavo.server.config import ServerConfig
 from octavo.server.endpoint import Service
 from octavo.server.exchange import Exchange
@@ -53,6 +55,8 @@ def create_app(llm: TextEngine, config: ServerConfig, state: ServerState | None 
         post("/v1/chat/completions", ChatEndpoint(service)),
         post("/v1/completions", CompletionEndpoint(service)),
         post("/v1/embeddings", EmbeddingEndpoint(service)),
+        post("/v1/messages", MessagesEndpoint(service)),
+        post("/v1/messages/count_tokens", CountEndpoint(service)),
         *(Route(path, reads, methods=["GET"]) for path in ("/v1/models", "/v1/models/{model:path}")),
         *(Route(path, reads, methods=["GET"]) for path in ("/health", "/health/live", "/health/ready", "/version")),
     ]

@@ -69,7 +69,7 @@ class Call:
     def fit(self, params: SamplingParams, prompt_tokens: int, wanted: int | None) -> SamplingParams:
         """With max_tokens resolved. Raises ContextLengthError, CapacityError, RequestError that name the field."""
         info = self.llm.info
-        limit = min(info.max_model_len, info.kv_tokens)
+        limit = self.room
         if prompt_tokens >= limit:
             info.check(prompt_tokens, wanted)
         max_tokens = fitting_tokens(wanted, prompt_tokens, limit, DEFAULT_MAX_TOKENS, "prompt")
@@ -78,6 +78,16 @@ class Call:
         fitted.check_vocabulary(info.vocab_size)
         check_structured(fitted)
         return fitted
+
+    def at_most(self, wanted: int | None, prompt_tokens: int) -> int | None:
+        """max_tokens as a limit alone: no more than fits, where anything does."""
+        room = self.room - prompt_tokens
+        return wanted if wanted is None else max(1, min(wanted, room))
+
+    @property
+    def room(self) -> int:
+        """Tokens of a prompt and its output that fit together."""
+        return min(self.llm.info.max_model_len, self.llm.info.kv_tokens)
 
     async def check_structure(self, params: SamplingParams, field: str) -> None:
         """Before anything is answered. Raises RequestError, UnsupportedError that name the field."""

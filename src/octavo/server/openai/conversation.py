@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from octavo.errors import RequestError, UnsupportedError
 from octavo.server.call import Call, Choice, Generation, Prompt, naming
 from octavo.server.openai.shapes import ChatRequest, chat_logprobs, chat_max_tokens, sampling_params
-from octavo.server.openai.tools import Hearing, read_tools
+from octavo.server.openai.tools import Hearing, Tools, read_tools
 from octavo.text.chat import check_options
 from octavo.text.dialects import dialect
 from octavo.text.dialects.dialect import Part, Said
@@ -36,23 +37,19 @@ class Conversation:
         self._called: set[int] = set()
 
     @classmethod
-    async def of(cls, call: Call, asked: ChatRequest) -> Conversation:
-        """Raises RequestError, UnsupportedError, ContextLengthError, CapacityError that name the field."""
-        check_messages(asked.messages)
+    async def of(cls, call: Call, asked: ChatRequest, *, cut: bool = False) -> Conversation:
+        """cut: max_tokens beyond what fits means what fits.
+
+        Raises RequestError, UnsupportedError, ContextLengthError, CapacityError that name the field.
+        """
+        tools = checked_tools(asked)
         top = chat_logprobs(asked)
         field, wanted = chat_max_tokens(asked)
-        check_options(asked.chat_template_kwargs)
-        tools = read_tools(asked)
         hearing = Hearing(call.llm.tokenizer, tools)
-        options: dict[str, Any] = dict(asked.chat_template_kwargs)
-        if asked.reasoning_effort is not None:
-            options["reasoning_effort"] = asked.reasoning_effort
-        if tools.declared:
-            options["tools"] = tools.declared
         with naming(prompt="messages", max_tokens=field, logprobs="top_logprobs"):
             params = hearing.params(sampling_params(asked, max_tokens=wanted, logprobs=top))
-            ids = await asyncio.to_thread(_encode, call, asked, options)
-            params = call.fit(params, len(ids), wanted)
+            ids = await encoded(call, asked, tools)
+            params = call.fit(params, len(ids), call.at_most(wanted, len(ids)) if cut else wanted)
         if params.structure is not None and tools.schemas:
             raise UnsupportedError(
                 "response_format: not together with tools that may be called", param="response_format"
@@ -83,8 +80,22 @@ class Conversation:
         return self._hearing.call_id()
 
 
-def _encode(call: Call, asked: ChatRequest, options: Mapping[str, Any]) -> list[int]:
-    return call.llm.encode_chat(asked.messages, add_generation_prompt=asked.add_generation_prompt, **options)
+def checked_tools(asked: ChatRequest) -> Tools:
+    """Its tools; messages and options were looked at too. Raises RequestError, UnsupportedError that name the field."""
+    check_messages(asked.messages)
+    check_options(asked.chat_template_kwargs)
+    return read_tools(asked)
+
+
+async def encoded(call: Call, asked: ChatRequest, tools: Tools) -> list[int]:
+    """Its prompt, whatever its length. Raises RequestError that names the messages."""
+    options: dict[str, Any] = dict(asked.chat_template_kwargs)
+    if asked.reasoning_effort is not None:
+        options["reasoning_effort"] = asked.reasoning_effort
+    if tools.declared:
+        options["tools"] = tools.declared
+    encode = partial(call.llm.encode_chat, asked.messages, add_generation_prompt=asked.add_generation_prompt, **options)
+    return await asyncio.to_thread(encode)
 
 
 def check_messages(messages: Sequence[Mapping[str, Any]]) -> None:

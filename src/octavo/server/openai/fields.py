@@ -46,23 +46,29 @@ UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
     "suffix": _one_of(""),
 }
 
+Accepted = Mapping[str, Callable[[Any], bool]]
+ACCEPTED: Accepted = IGNORED | UNSUPPORTED
 
-def read(body: Mapping[str, Any], shape: type[S]) -> S:
-    """The body as a struct; null is absent. Raises RequestError, UnsupportedError that name the field."""
+
+def read(body: Mapping[str, Any], shape: type[S], accepted: Accepted = ACCEPTED) -> S:
+    """The body as a struct; null is absent. accepted: the fields that the struct has not, as IGNORED has them.
+
+    Raises RequestError, UnsupportedError that name the field.
+    """
     known = {field.encode_name for field in msgspec.structs.fields(shape)}
     present = {name: value for name, value in body.items() if value is not None}
     for name in [name for name in present if name not in known]:
-        _check_other(name, present.pop(name), known)
+        _check_other(name, present.pop(name), known, accepted)
     try:
         return msgspec.convert(present, shape, strict=True)
     except msgspec.ValidationError as error:
         raise _wrong_type(str(error)) from None
 
 
-def _check_other(name: str, value: Any, known: set[str]) -> None:
+def _check_other(name: str, value: Any, known: set[str], accepted: Accepted) -> None:
     if name == "chat_template":
         raise RequestError("chat_template cannot be sent with a request", code="template_not_allowed", param=name)
-    accepts = IGNORED.get(name) or UNSUPPORTED.get(name)
+    accepts = accepted.get(name)
     if accepts is None:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f": did you mean {near[0]}?" if near else ""

@@ -1,0 +1,1 @@
+"""The Messages protocol: its bodies as chat requests, outputs as its messages and events."""
