@@ -58,10 +58,19 @@ def test_an_answer_and_the_end(serve, chain):
         (["--host", "203.0.113.1", "--insecure-no-auth"], 69, "cannot_bind"),
         (["--api-key-file", "absent"], 66, "file_missing"),
         (["--port", "x"], 2, "usage"),
+        (["--model", "b,max-modle-len=4"], 2, "usage"),
+        (["--model", "b,max-model-len=four"], 2, "usage"),
+        (["--model", "b,max-model-len=0"], 2, "usage"),
+        (["--model", "absent"], 66, "file_missing"),
+        (["--served-model-name", "a", "--model", "b,served-model-name=a"], 78, "bad_config"),
+        (["--alias", "a"], 2, "usage"),
+        (["--alias", "a=absent"], 78, "bad_config"),
+        (["--idle-unload", "0"], 2, "usage"),
+        (["--memory-budget", "1MiB"], 69, "no_resources"),
     ],
 )
 def test_what_is_refused_before_the_load(refused, chain, monkeypatch, words, code, word):
-    monkeypatch.setattr("octavo.server.app.AsyncLLM", None)
+    monkeypatch.setattr("octavo.server.fleet.AsyncLLM", None)
     refused(code, word, "serve", chain, "--port", 0, *words)
 
 

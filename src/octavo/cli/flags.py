@@ -9,7 +9,7 @@ import argparse
 import difflib
 import os
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,10 +125,23 @@ SAMPLING_FLAGS: tuple[Flag, ...] = (
     Flag("ignore-eos", "do not stop at the end-of-text token", boolean, default=False),
 )
 
+SERVED_MODEL_NAME = Flag("served-model-name", "name that clients use (default: the model's)", metavar="NAME")
+
 SERVE_FLAGS: tuple[Flag, ...] = (
     Flag("host", "address to bind", metavar="ADDRESS", default="127.0.0.1"),
     Flag("port", "0 takes a free one and prints it", whole, default=8737),
-    Flag("served-model-name", "name that clients use (default: the model's)", metavar="NAME"),
+    SERVED_MODEL_NAME,
+    Flag(
+        "model",
+        "a further model, loaded when it is asked for, with engine flags of its own; may be given several times",
+        texts,
+        metavar="MODEL[,FLAG=VALUE...]",
+        default=(),
+    ),
+    Flag("alias", "a further name of a model; may be given several times", texts, metavar="NAME=MODEL", default=()),
+    Flag("memory-budget", "of all loaded models (default with several: 80 %% of what is free)", size, "SIZE"),
+    Flag("idle-unload", "a model that nobody used for so long is unloaded (default: never)", number, "SECONDS"),
+    Flag("load-wait", "a request waits so long for its model to be loaded", number, "SECONDS", default=60.0),
     Flag("api-key-file", "file with one API key a line (or OCTAVO_API_KEY in the environment)", metavar="FILE"),
     Flag("insecure-no-auth", "serve beyond loopback without a key", boolean, default=False),
     Flag("max-queued-requests", "sequences that may wait (default: 4 x --max-num-seqs, at least 64)", whole),
@@ -194,7 +207,7 @@ def resolve(args: argparse.Namespace, flags: Sequence[Flag]) -> dict[str, Any]:
         if given is None and flag.key in file:
             given, source, fault = file[flag.key], f"{path}: {flag.key}", ConfigError
         try:
-            values[flag.key] = flag.default if given is None else _parse(flag, given)
+            values[flag.key] = flag.default if given is None else parsed(flag, given)
         except ValueError as error:
             raise fault(f"{source}: {error}", param=flag.key) from None
     return values
@@ -208,11 +221,17 @@ def sampling_params(args: argparse.Namespace, **over: Any) -> SamplingParams:
     return SamplingParams(**{**resolve(args, SAMPLING_FLAGS), **over})
 
 
+def near(word: str, known: Iterable[str]) -> str:
+    """What an unknown word may have meant, as the end of a message."""
+    found = difflib.get_close_matches(word, list(known), 1)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
 def _default_text(flag: Flag) -> str:
     return "" if flag.default in (None, ()) else f" (default: {str(flag.default).lower()})"
 
 
-def _parse(flag: Flag, given: Any) -> Any:
+def parsed(flag: Flag, given: Any) -> Any:
     """Of a text, or of what TOML holds: a list only where several values make sense. Raises ValueError."""
     if isinstance(given, list) and flag.parse is texts and all(isinstance(each, str) for each in given):
         return tuple(given)
@@ -238,7 +257,5 @@ def _read_file(path: str, origin: str) -> Mapping[str, Any]:
     names = {flag.key for flag in ALL_FLAGS}
     for key in data:
         if key.replace("-", "_") not in names:
-            near = difflib.get_close_matches(key.replace("-", "_"), names, 1)
-            meant = f" (did you mean {near[0]}?)" if near else ""
-            raise ConfigError(f"{path}: unknown key {key!r}{meant}", param=key)
+            raise ConfigError(f"{path}: unknown key {key!r}{near(key.replace('-', '_'), names)}", param=key)
     return {key.replace("-", "_"): value for key, value in data.items()}

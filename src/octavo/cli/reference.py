@@ -44,7 +44,7 @@ def _row(action: argparse.Action, settable: set[str]) -> str:
         word = f"`{action.option_strings[0]}{f' {value}' if value and action.nargs != 0 else ''}`"
         word += " *" if action.dest in settable else ""
     else:
-        word = f"`{'|'.join(action.choices) if action.choices else action.dest.upper()}`"
+        word = f"`{'|'.join(action.choices) if action.choices else action.metavar or action.dest.upper()}`"
     return f"| {word.replace('|', chr(92) + '|')} | {(action.help or '').replace('%%', '%')} |"
 
 

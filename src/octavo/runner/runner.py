@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ import msgspec
 from octavo.backends import dtype_for, executor_for
 from octavo.backends.port import Executor, Kept, Limits, Session, WeightStream
 from octavo.config import EngineConfig
+from octavo.drafters.null import NullDrafter
 from octavo.drafters.port import Drafter, DraftRow
 from octavo.errors import ConfigError, EngineError, ResourceError, UnsupportedError, UsageError
 from octavo.grammar.structures import Structures
@@ -100,67 +102,51 @@ class Runner:
 
         Raises what errors.py lists for bad files, configurations and too little memory."""
         begun = time.monotonic()
-        exact = dtype_for(config.executor, config.dtype) == "float32"
-        checkpoint = open_checkpoint(resolve(config.model), matrices="f32" if exact else "bf16")
-        try:
-            executor: Executor = executor_for(config.executor, config.dtype)
-            return cls._open(config, executor, drafter, progress, checkpoint, begun, structures)
-        except MemoryError:
-            what = "no memory for the model at these limits: lower max_num_seqs, max_num_batched_tokens or num_blocks"
-            raise ResourceError(what) from None
-        finally:
-            checkpoint.close()
+        with _checkpoint(config) as checkpoint:
+            try:
+                return cls._open(_Read.of(config, drafter, checkpoint), config, drafter, progress, begun, structures)
+            except MemoryError:
+                what = (
+                    "no memory for the model at these limits: lower max_num_seqs, max_num_batched_tokens or num_blocks"
+                )
+                raise ResourceError(what) from None
+
+    @staticmethod
+    def demand(config: EngineConfig) -> Demand:
+        """What the model would need, by its headers alone. Raises as `open` does, memory aside."""
+        with _checkpoint(config) as checkpoint:
+            return _Read.of(config, NullDrafter(), checkpoint).demand
 
     @classmethod
     def _open(
         cls,
+        read: _Read,
         config: EngineConfig,
-        executor: Executor,
         drafter: Drafter,
         progress: Progress,
-        checkpoint: Checkpoint,
         begun: float,
         structures: Structures | None,
     ) -> Runner:
-        model = model_config(checkpoint)
-        max_model_len = _context_length(config, model)
-        target, pooling = target_program(checkpoint, model, config, max_model_len)
-        target = with_tail(_tapped(target, drafter.taps), drafter.max_draft)
-        plain = {TARGET: target, **drafter.programs}
-        source = WeightSource(plain, checkpoint, drafter)
-        chosen: dict[str, Any] = {"activations": config.activations, "kv_dtype": config.kv_dtype, "isa": config.isa}
-        programs = {name: executor.lower(program, source.kinds(program), **chosen) for name, program in plain.items()}
-        state = executor.state_bytes(programs)
-        demand = Demand(
-            block_bytes=executor.block_bytes(programs, config.block_tokens),
-            block_tokens=config.block_tokens,
-            weights_bytes=source.stored_bytes,
-            memory_free=machine.memory()[1],
-            max_num_seqs=config.max_num_seqs,
-            max_model_len=max_model_len,
-            slot_bytes=state.slot,
-            snapshot_bytes=state.snapshot,
-        )
-        limits = _limits(config, demand)
+        limits, source = _limits(config, read.demand), read.source
         threads = config.threads or machine.topology().threads
         kept = Kept(cache_home() / "packed", source.content()) if config.packed_cache == "on" else None
-        session = executor.open(
-            programs, lambda: source.stream(progress), limits, threads=threads, isa=config.isa, kept=kept
+        session = read.executor.open(
+            read.programs, lambda: source.stream(progress), limits, threads=threads, isa=config.isa, kept=kept
         )
         loaded = Loaded(
-            vocab_size=model.vocab_size,
+            vocab_size=read.model.vocab_size,
             limits=limits,
-            groups=_groups(programs),
+            groups=_groups(read.programs),
             numerics=session.numerics.id,
             isa=session.numerics.isa,
-            content_id=checkpoint.content_id,
+            content_id=read.checkpoint.content_id,
             threads=threads,
             weights_bytes=source.stored_bytes,
-            kv_bytes_per_token=demand.block_bytes // config.block_tokens,
+            kv_bytes_per_token=read.demand.block_bytes // config.block_tokens,
             load_seconds=time.monotonic() - begun,
-            notes=(*model.warnings, *source.notes, *session.notes),
-            programs=programs,
-            pooling=pooling,
+            notes=(*read.model.warnings, *source.notes, *session.notes),
+            programs=read.programs,
+            pooling=read.pooling,
         )
         return cls(session, loaded, drafter, config.plans_outstanding, structures)
 
@@ -261,6 +247,53 @@ class Runner:
 
     def view(self, name: str) -> Any:
         return self._session.view(name)
+
+
+@contextmanager
+def _checkpoint(config: EngineConfig) -> Iterator[Checkpoint]:
+    exact = dtype_for(config.executor, config.dtype) == "float32"
+    checkpoint = open_checkpoint(resolve(config.model), matrices="f32" if exact else "bf16")
+    try:
+        yield checkpoint
+    finally:
+        checkpoint.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A checkpoint of which the headers are read: its programs as lowered, and what they need."""
+
+    checkpoint: Checkpoint
+    executor: Executor
+    model: ModelConfig
+    pooling: Pooling | None
+    source: WeightSource
+    programs: Mapping[str, Program]
+    demand: Demand
+
+    @classmethod
+    def of(cls, config: EngineConfig, drafter: Drafter, checkpoint: Checkpoint) -> _Read:
+        executor: Executor = executor_for(config.executor, config.dtype)
+        model = model_config(checkpoint)
+        max_model_len = _context_length(config, model)
+        target, pooling = target_program(checkpoint, model, config, max_model_len)
+        target = with_tail(_tapped(target, drafter.taps), drafter.max_draft)
+        plain = {TARGET: target, **drafter.programs}
+        source = WeightSource(plain, checkpoint, drafter)
+        chosen: dict[str, Any] = {"activations": config.activations, "kv_dtype": config.kv_dtype, "isa": config.isa}
+        programs = {name: executor.lower(program, source.kinds(program), **chosen) for name, program in plain.items()}
+        state = executor.state_bytes(programs)
+        demand = Demand(
+            block_bytes=executor.block_bytes(programs, config.block_tokens),
+            block_tokens=config.block_tokens,
+            weights_bytes=source.stored_bytes,
+            memory_free=machine.memory()[1],
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=max_model_len,
+            slot_bytes=state.slot,
+            snapshot_bytes=state.snapshot,
+        )
+        return cls(checkpoint, executor, model, pooling, source, programs, demand)
 
 
 class WeightSource:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -24,28 +24,30 @@ import octavo
 from octavo.config import EngineConfig
 from octavo.engine.executor import ProgressHook, no_progress
 from octavo.engine.port import ModelInfo
-from octavo.engine.streams import AsyncLLM
 from octavo.server.admission import Admission
 from octavo.server.anthropic.endpoint import CountEndpoint, MessagesEndpoint
 from octavo.server.config import ServerConfig
 from octavo.server.endpoint import Service
 from octavo.server.exchange import Exchange
 from octavo.server.failures import HttpError
+from octavo.server.fleet import FleetConfig
 from octavo.server.guard import Guard
-from octavo.server.models import Models
+from octavo.server.models import ALIAS, Models
 from octavo.server.openai.chat import ChatEndpoint
 from octavo.server.openai.completions import CompletionEndpoint
 from octavo.server.openai.embeddings import EmbeddingEndpoint
 from octavo.server.port import TextEngine
+from octavo.server.seat import Seat
 from octavo.server.serving import bind, run
 from octavo.server.state import ServerState
 
 Announce = Callable[[str], None]
 
 
-def create_app(llm: TextEngine, config: ServerConfig, state: ServerState | None = None) -> Starlette:
-    """The ASGI application over an engine that runs already."""
-    service = Service(Models(llm), config, state or ServerState(), Admission(config))
+def create_app(served: TextEngine | Models, config: ServerConfig, state: ServerState | None = None) -> Starlette:
+    """The ASGI application over an engine that runs already, or over several models."""
+    models = served if isinstance(served, Models) else Models.of(served)
+    service = Service(models, config, state or ServerState(), Admission(config))
     reads = Reads(service)
 
     def post(path: str, endpoint: ASGIApp) -> Route:
@@ -94,32 +96,38 @@ class Reads:
             await self._health(exchange)
 
     async def _models(self, exchange: Exchange, wanted: str | None) -> None:
+        models = self._service.models
         if wanted is None:
-            shown = [self._described(self._service.models.first.info)]
+            shown = [self._described(name, seat) for name, seat in models.listed()]
             await exchange.answer({"object": "list", "data": shown})
             return
         try:
-            await exchange.answer(self._described(self._service.models.find(wanted).info))
+            await exchange.answer(self._described(wanted, models.find(wanted)))
         except HttpError as error:
             await exchange.fail(error)
 
-    def _described(self, info: ModelInfo) -> dict[str, Any]:
+    def _described(self, name: str, seat: Seat) -> dict[str, Any]:
+        """max_model_len: the context that fits here, null for a model that nobody has measured yet."""
         return {
-            "id": info.name,
+            "id": seat.name if name == ALIAS else name,
             "object": "model",
             "created": self._created,
             "owned_by": "octavo",
-            "max_model_len": min(info.max_model_len, info.kv_tokens),
+            "max_model_len": seat.context or None,
+            "state": seat.state,
+            **({} if name in (seat.name, ALIAS) else {"alias_of": seat.name}),
         }
 
     async def _health(self, exchange: Exchange) -> None:
-        """200 while new work is taken, 503 with the reason otherwise."""
-        llm = self._service.models.first
-        fault = self._service.state.fault(llm)
-        body: dict[str, Any] = {"status": "ready" if fault is None else "unavailable", "model": llm.info.name}
+        """200 while new work is taken, 503 with the reason otherwise. Counts are sums over the models."""
+        models = self._service.models
+        fault = self._service.state.fault(models)
+        body: dict[str, Any] = {"status": "ready" if fault is None else "unavailable", "model": models.seats[0].name}
         if fault is None:
-            stats = llm.stats()
-            body |= {"running": stats.running, "waiting": stats.waiting}
+            stats = [llm.stats() for _, llm in models.engines()]
+            body["running"] = sum(each.running for each in stats)
+            body["waiting"] = sum(each.waiting for each in stats)
+            body["models"] = {seat.name: seat.state for seat in models.seats}
         else:
             body["reason"] = fault
         await exchange.answer(body, 200 if fault is None else 503)
@@ -143,7 +151,7 @@ def _say(line: str) -> None:
 
 
 def serve(
-    engine: EngineConfig,
+    engines: Sequence[EngineConfig],
     *,
     host: str = "127.0.0.1",
     port: int = 8737,
@@ -152,14 +160,15 @@ def serve(
     max_queued_requests: int | None = None,
     max_queued_tokens: int | None = None,
     max_key_requests: int | None = None,
+    fleet: FleetConfig,
     progress: ProgressHook = no_progress,
     loaded: Callable[[ModelInfo], None] | None = None,
     announce: Announce = _say,
 ) -> int:
-    """`octavo serve`: binds, loads the engine in a child process, serves until a signal; the exit code.
+    """`octavo serve`: binds, loads the first model into a child process, serves until a signal; the exit code.
 
-    What can be refused is refused before the load: the address without a key, the port that is taken.
-    max_queued_requests: by default four times what runs at once, and 64 at least.
+    What can be refused is refused before the load: the address without a key, the port that is taken, a model that has
+    no room. max_queued_requests: by default four times what all models run at once, and 64 at least.
     Raises ConfigError, ResourceError, and what stopped the engine.
     """
     config = ServerConfig.of(
@@ -167,14 +176,15 @@ def serve(
         port=port,
         api_key_file=api_key_file,
         insecure_no_auth=insecure_no_auth,
-        max_queued_requests=max_queued_requests or max(64, 4 * engine.max_num_seqs),
+        max_queued_requests=max_queued_requests or max(64, 4 * sum(engine.max_num_seqs for engine in engines)),
         max_queued_tokens=max_queued_tokens,
         max_key_requests=max_key_requests,
         environ=os.environ,
     )
     with bind(config) as listener:
-        llm = AsyncLLM(engine, process=True, progress=progress)
+        models = fleet.models(engines)
+        llm = models.open_first(progress)
         if loaded is not None:
             loaded(llm.info)
         state = ServerState()
-        return run(create_app(llm, config, state), llm, config, state, listener, announce)
+        return run(create_app(models, config, state), models, config, state, listener, announce)

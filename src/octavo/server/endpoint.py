@@ -45,7 +45,7 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send, self.service.config)
         try:
-            self.service.state.admit(self.service.models.first)
+            self.service.state.admit(self.service.models)
             ticket = self.service.admission.arrive(exchange.tenant)
         except OctavoError as error:
             await exchange.fail(error)

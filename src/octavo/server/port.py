@@ -12,15 +12,22 @@ from octavo.request import SamplingParams, Structure
 from octavo.text.tokenizer import Tokenizer
 
 
-class TextEngine(Protocol):
-    """One model behind streams. Closing a stream aborts it. error: why the engine has stopped, else None."""
+class Living(Protocol):
+    """What serves until it stops. error: why nothing is served any more, else None."""
+
+    @property
+    def error(self) -> OctavoError | None: ...
+
+    def close(self) -> None: ...
+
+
+class TextEngine(Living, Protocol):
+    """One model behind streams. Closing a stream aborts it."""
 
     @property
     def info(self) -> ModelInfo: ...
     @property
     def tokenizer(self) -> Tokenizer: ...
-    @property
-    def error(self) -> OctavoError | None: ...
 
     def check_structure(self, structure: Structure) -> None:
         """Raises RequestError, UnsupportedError for what cannot be compiled. Takes up to half a second."""
@@ -43,5 +50,3 @@ class TextEngine(Protocol):
     ) -> EmbeddingOutput: ...
 
     def stats(self) -> EngineStats: ...
-
-    def close(self) -> None: ...

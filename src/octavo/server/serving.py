@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from octavo.errors import ResourceError
 from octavo.server.config import ServerConfig
-from octavo.server.port import TextEngine
+from octavo.server.port import Living
 from octavo.server.state import ServerState
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -70,13 +70,13 @@ class Server(uvicorn.Server):
 
 def run(
     app: ASGIApp,
-    llm: TextEngine,
+    served: Living,
     config: ServerConfig,
     state: ServerState,
     listener: socket.socket,
     announce: Callable[[str], None],
 ) -> int:
-    """Serves until a signal (0) or until the engine stops, whose error it raises. Closes the engine."""
+    """Serves until a signal (0) or until the engine stops, whose error it raises. Closes what is served."""
     settings = uvicorn.Config(
         app,
         http="httptools",
@@ -91,15 +91,15 @@ def run(
     )
     server = Server(settings, state)
     try:
-        asyncio.run(_serve(server, llm, listener, announce))
+        asyncio.run(_serve(server, served, listener, announce))
     finally:
-        llm.close()
-    if llm_error := state.engine_error:
-        raise llm_error
+        served.close()
+    if state.engine_error is not None:
+        raise state.engine_error
     return 0
 
 
-async def _serve(server: Server, llm: TextEngine, listener: socket.socket, announce: Callable[[str], None]) -> None:
+async def _serve(server: Server, served: Living, listener: socket.socket, announce: Callable[[str], None]) -> None:
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)
@@ -107,7 +107,7 @@ async def _serve(server: Server, llm: TextEngine, listener: socket.socket, annou
         announce(f"listening on {address(listener)}")
     while not serving.done():
         await asyncio.wait((serving,), timeout=WATCH_SECONDS)
-        if llm.error is not None and not server.should_exit:
-            server.state.engine_error = llm.error
+        if served.error is not None and not server.should_exit:
+            server.state.engine_error = served.error
             server.stop()
     await serving

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.errors import OctavoError
 from octavo.server.failures import HttpError
-from octavo.server.port import TextEngine
+from octavo.server.port import Living
 
 
 class ServerState:
@@ -14,13 +14,13 @@ class ServerState:
         self.draining = False
         self.engine_error: OctavoError | None = None
 
-    def fault(self, llm: TextEngine) -> str | None:
+    def fault(self, served: Living) -> str | None:
         """Why no new work is taken, None while it is."""
         if self.draining:
             return "the server is shutting down"
-        return "the engine has stopped" if llm.error is not None else None
+        return "the engine has stopped" if served.error is not None else None
 
-    def admit(self, llm: TextEngine) -> None:
-        fault = self.fault(llm)
+    def admit(self, served: Living) -> None:
+        fault = self.fault(served)
         if fault is not None:
             raise HttpError(503, "not_ready", fault)
