@@ -3,6 +3,8 @@
 GET  /v1/models  /v1/models/{id}  /health  /health/live  /health/ready  /version
 POST /v1/chat/completions  /v1/completions  /v1/embeddings
 POST /v1/messages  /v1/messages/count_tokens
+GET  /api/version  /api/tags  /api/ps
+POST /api/chat  /api/generate  /api/embed  /api/embeddings  /api/show
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from octavo.server.failures import HttpError
 from octavo.server.fleet import FleetConfig
 from octavo.server.guard import Guard
 from octavo.server.models import ALIAS, Models
+from octavo.server.ollama import listing
+from octavo.server.ollama.endpoints import OllamaChat, OllamaEmbed, OllamaEmbeddings, OllamaGenerate
 from octavo.server.openai.chat import ChatEndpoint
 from octavo.server.openai.completions import CompletionEndpoint
 from octavo.server.openai.embeddings import EmbeddingEndpoint
@@ -59,6 +63,12 @@ def create_app(served: TextEngine | Models, config: ServerConfig, state: ServerS
         post("/v1/embeddings", EmbeddingEndpoint(service)),
         post("/v1/messages", MessagesEndpoint(service)),
         post("/v1/messages/count_tokens", CountEndpoint(service)),
+        post("/api/chat", OllamaChat(service)),
+        post("/api/generate", OllamaGenerate(service)),
+        post("/api/embed", OllamaEmbed(service)),
+        post("/api/embeddings", OllamaEmbeddings(service)),
+        post("/api/show", listing.OllamaShow(service)),
+        *(Route(path, listing.OllamaReads(service), methods=["GET"]) for path in listing.PATHS),
         *(Route(path, reads, methods=["GET"]) for path in ("/v1/models", "/v1/models/{model:path}")),
         *(Route(path, reads, methods=["GET"]) for path in ("/health", "/health/live", "/health/ready", "/version")),
     ]

@@ -45,13 +45,13 @@ class EmbeddingEndpoint(Endpoint):
 
 def _spelled(vector: Sequence[float], asked: EmbeddingRequest) -> list[float] | str:
     """base64: of float32, little endian."""
-    shown = _first(vector, asked.dimensions)
+    shown = first_numbers(vector, asked.dimensions)
     if asked.encoding_format == "float":
         return list(shown)
     return base64.b64encode(array("f", shown).tobytes()).decode()
 
 
-def _first(vector: Sequence[float], dimensions: int | None) -> Sequence[float]:
+def first_numbers(vector: Sequence[float], dimensions: int | None) -> Sequence[float]:
     """The first numbers alone, at length 1 again: for models that were trained to be cut."""
     if dimensions is None:
         return vector

@@ -1,0 +1,1 @@
+"""Ollama's protocol under /api: its bodies as chat requests, outputs as lines of JSON, lists of models."""
