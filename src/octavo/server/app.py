@@ -4,6 +4,7 @@ GET  /v1/models  /v1/models/{id}  /health  /health/live  /health/ready  /version
 POST /v1/chat/completions  /v1/completions  /v1/embeddings
 POST /v1/messages  /v1/messages/count_tokens
 GET  /api/version  /api/tags  /api/ps
+POST /tokenize  /detokenize  /rerank  /v1/rerank  /score  /v1/score
 POST /api/chat  /api/generate  /api/embed  /api/embeddings  /api/show
 """
 
@@ -40,6 +41,8 @@ from octavo.server.ollama.endpoints import OllamaChat, OllamaEmbed, OllamaEmbedd
 from octavo.server.openai.chat import ChatEndpoint
 from octavo.server.openai.completions import CompletionEndpoint
 from octavo.server.openai.embeddings import EmbeddingEndpoint
+from octavo.server.own.scores import RerankEndpoint, ScoreEndpoint
+from octavo.server.own.tokens import DetokenizeEndpoint, TokenizeEndpoint
 from octavo.server.port import TextEngine
 from octavo.server.seat import Seat
 from octavo.server.serving import bind, run
@@ -63,6 +66,10 @@ def create_app(served: TextEngine | Models, config: ServerConfig, state: ServerS
         post("/v1/embeddings", EmbeddingEndpoint(service)),
         post("/v1/messages", MessagesEndpoint(service)),
         post("/v1/messages/count_tokens", CountEndpoint(service)),
+        post("/tokenize", TokenizeEndpoint(service)),
+        post("/detokenize", DetokenizeEndpoint(service)),
+        *(post(path, RerankEndpoint(service)) for path in ("/rerank", "/v1/rerank")),
+        *(post(path, ScoreEndpoint(service)) for path in ("/score", "/v1/score")),
         post("/api/chat", OllamaChat(service)),
         post("/api/generate", OllamaGenerate(service)),
         post("/api/embed", OllamaEmbed(service)),

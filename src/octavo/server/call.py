@@ -102,7 +102,7 @@ class Call:
         self.ticket.weigh(sum(each.n for each in params), sum(len(prompt.ids) for prompt in prompts))
         return Generation(self, tuple(prompts), tuple(params), cache_salt(self.tenant, cache_key))
 
-    async def embed(self, prompts: Sequence[str | list[int]]) -> list[EmbeddingOutput]:
+    async def embed(self, prompts: Sequence[str | list[int]] | Sequence[str]) -> list[EmbeddingOutput]:
         """One vector a prompt. Raises HttpError (429), and as AsyncLLM.embed does."""
         self.ticket.weigh(len(prompts), 0)
         tasks = [

@@ -41,12 +41,13 @@ def _prompts(call: Call, given: Sequence[str | list[int]]) -> list[Prompt]:
     return [
         Prompt(tuple(call.llm.tokenizer.encode(one, add_special=True, parse_special=True)), one)
         if isinstance(one, str)
-        else Prompt(_checked(one, call.llm.info.vocab_size))
+        else Prompt(checked_ids(one, call.llm.info.vocab_size))
         for one in given
     ]
 
 
-def _checked(ids: Sequence[int], size: int) -> tuple[int, ...]:
+def checked_ids(ids: Sequence[int], size: int) -> tuple[int, ...]:
+    """Raises RequestError for what is no token of the vocabulary."""
     for token in ids:
         if not 0 <= token < size:
             raise RequestError(f"prompt: {token} is no token id of a vocabulary of {size}", param="prompt")
