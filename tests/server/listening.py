@@ -7,6 +7,7 @@ import time
 import uvicorn
 
 from octavo.server.app import create_app
+from octavo.server.protocol import BoundedProtocol
 from octavo.server.serving import address, bind
 
 
@@ -14,7 +15,8 @@ from octavo.server.serving import address, bind
 def listening(llm, config):
     """The address, ending in /v1."""
     with bind(config) as listener:
-        server = uvicorn.Server(uvicorn.Config(create_app(llm, config), log_level="warning", lifespan="off"))
+        http = BoundedProtocol.within(config)
+        server = uvicorn.Server(uvicorn.Config(create_app(llm, config), http=http, log_level="warning", lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         while not server.started:

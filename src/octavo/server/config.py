@@ -29,6 +29,7 @@ class ServerConfig:
     max_body: int = 8 << 20
     max_header_bytes: int = 16 << 10
     max_headers: int = 100
+    header_seconds: float = 10.0
     body_seconds: float = 30.0
     ping_seconds: float = 15.0
     send_seconds: float = 60.0

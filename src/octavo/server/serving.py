@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from octavo.errors import ResourceError
 from octavo.server.config import ServerConfig
 from octavo.server.port import Living
+from octavo.server.protocol import BoundedProtocol
 from octavo.server.state import ServerState
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -79,7 +80,7 @@ def run(
     """Serves until a signal (0) or until the engine stops, whose error it raises. Closes what is served."""
     settings = uvicorn.Config(
         app,
-        http="httptools",
+        http=BoundedProtocol.within(config),  # type: ignore[arg-type]  # what uvicorn calls to make one
         loop="asyncio",
         lifespan="off",
         ws="none",
