@@ -7,14 +7,15 @@ import json
 class Asked:
     """What came back so far. `leave` is what the server sees of a client that closes its connection."""
 
-    def __init__(self, app, method, path, body=None, headers=()):
+    def __init__(self, app, method, path, body=None, headers=(), query=""):
         self.status, self.headers, self.body, self.done = 0, {}, bytearray(), False
         self._gone = asyncio.Event()
         content = b"" if body is None else json.dumps(body).encode()
         self._sent = [{"type": "http.request", "body": content, "more_body": False}]
         head = {"host": "localhost", "content-type": "application/json", **dict(headers)}
         pairs = [(name.encode(), value.encode()) for name, value in head.items()]
-        scope = {"type": "http", "method": method, "path": path, "headers": pairs, "query_string": b"", "state": {}}
+        scope = {"type": "http", "method": method, "path": path, "headers": pairs, "state": {}}
+        scope |= {"query_string": query.encode(), "scheme": "http", "server": ("127.0.0.1", 80), "root_path": ""}
         self.task = asyncio.create_task(app(scope, self._receive, self._send))
 
     def leave(self):

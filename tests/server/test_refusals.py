@@ -7,7 +7,6 @@ from scripted import ScriptedLLM
 from starlette.testclient import TestClient
 
 from octavo.server.app import create_app
-from octavo.server.config import ServerConfig
 
 CASES = [
     ({"temprature": 1}, "temprature", "unknown_field"),
@@ -170,53 +169,3 @@ def test_paths_and_methods(client):
 def test_headers_too_large(client):
     assert client.get("/version", headers={"x": "y" * 20_000}).status_code == 431
     assert client.get("/version", headers={f"x-{place}": "y" for place in range(101)}).status_code == 431
-
-
-def test_foreign_host_names(client):
-    for host in ("evil.example", "evil.example:8737", "127.0.0.1.evil.example"):
-        response = client.get("/v1/models", headers={"host": host})
-        assert response.status_code == 403 and response.json()["error"]["code"] == "host_not_allowed"
-    for host in ("localhost:1", "127.0.0.1", "[::1]:99"):
-        assert client.get("/v1/models", headers={"host": host}).status_code == 200
-
-
-@pytest.fixture
-def locked(llm, tmp_path):
-    keys = tmp_path / "keys"
-    keys.write_text("# two keys\nalpha\nbeta\n")
-    config = ServerConfig.of(api_key_file=str(keys), environ={"OCTAVO_API_KEY": "gamma"})
-    app = create_app(llm, config)
-    return TestClient(app, base_url="http://127.0.0.1"), [route.path for route in app.routes]
-
-
-def test_every_route_but_live_needs_a_key(locked):
-    client, paths = locked
-    assert len(paths) >= 8
-    for path in [*paths, "/nothing", "/metrics"]:
-        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic alpha"}):
-            for method in ("GET", "POST", "OPTIONS"):
-                response = client.request(method, f"{path}?api_key=alpha", headers=headers)
-                if path == "/health/live":
-                    assert response.status_code in (200, 405)
-                    continue
-                assert response.status_code == 401, (path, method)
-                error = response.json()["error"]  # as clients of that path parse it
-                spelled = error if isinstance(error, str) else error["message"]
-                assert "a valid API key is needed" in spelled
-                assert isinstance(error, str) or error["type"] == "authentication_error"
-                assert response.headers["www-authenticate"] == "Bearer"
-
-
-def test_keys_open_and_part_tenants(locked, llm):
-    client, _ = locked
-    body = {"model": "default", "prompt": "x", "max_tokens": 1}
-    for headers in ({"authorization": "Bearer alpha"}, {"x-api-key": "beta"}, {"authorization": "bearer gamma"}):
-        assert client.post("/v1/completions", json=body, headers=headers).status_code == 200
-    tenants, salts = ({call[name] for call in llm.calls} for name in ("tenant", "salt"))
-    assert len(tenants) == len(salts) == 3 and not tenants & {"", "alpha", "beta", "gamma"}
-
-
-def test_request_ids(client):
-    assert client.get("/version", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
-    made = client.get("/version", headers={"x-request-id": "a b\tc"}).headers["x-request-id"]
-    assert made and made != "a b\tc"

@@ -144,6 +144,13 @@ SERVE_FLAGS: tuple[Flag, ...] = (
     Flag("load-wait", "a request waits so long for its model to be loaded", number, "SECONDS", default=60.0),
     Flag("api-key-file", "file with one API key a line (or OCTAVO_API_KEY in the environment)", metavar="FILE"),
     Flag("insecure-no-auth", "serve beyond loopback without a key", boolean, default=False),
+    Flag(
+        "allowed-host",
+        "further name that a Host header may carry; may be given several times",
+        texts,
+        "NAME",
+        default=(),
+    ),
     Flag("max-queued-requests", "sequences that may wait (default: 4 x --max-num-seqs, at least 64)", whole),
     Flag("max-queued-tokens", "prompt tokens that may wait (default: what a minute computes, as measured)", whole),
     Flag("max-key-requests", "requests that one API key may have open at once (default: any number)", whole),

@@ -83,7 +83,7 @@ def create_app(served: TextEngine | Models, config: ServerConfig, state: ServerS
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
-        message = f"{request.method} {request.url.path}: {error.detail}"
+        message = f"{request.method} {request.scope['path'][:256]}: {error.detail}"
         return _Failure(HttpError(error.status_code, code, message), config, error.headers)
 
     return Starlette(
@@ -174,6 +174,7 @@ def serve(
     port: int = 8737,
     api_key_file: str | None = None,
     insecure_no_auth: bool = False,
+    allowed_host: Sequence[str] = (),
     max_queued_requests: int | None = None,
     max_queued_tokens: int | None = None,
     max_key_requests: int | None = None,
@@ -193,6 +194,7 @@ def serve(
         port=port,
         api_key_file=api_key_file,
         insecure_no_auth=insecure_no_auth,
+        allowed_hosts=allowed_host,
         max_queued_requests=max_queued_requests or max(64, 4 * sum(engine.max_num_seqs for engine in engines)),
         max_queued_tokens=max_queued_tokens,
         max_key_requests=max_key_requests,

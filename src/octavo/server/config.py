@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +47,7 @@ class ServerConfig:
         port: int = 8737,
         api_key_file: str | None = None,
         insecure_no_auth: bool = False,
+        allowed_hosts: Sequence[str] = (),
         max_queued_requests: int = 256,
         max_queued_tokens: int | None = None,
         max_key_requests: int | None = None,
@@ -54,10 +55,12 @@ class ServerConfig:
     ) -> ServerConfig:
         """Keys come from a file and from OCTAVO_API_KEY, never from arguments that `ps` shows.
 
-        Raises ConfigError for an address beyond loopback without a key.
+        allowed_hosts: names beside those of this machine; without any, an address beyond loopback takes all. Raises
+        ConfigError for an address beyond loopback without a key.
         """
         digests = tuple(key_digest(key) for key in _keys(api_key_file, environ))
         local = _is_loopback(host)
+        names = (*LOOPBACK_NAMES, *(name.lower() for name in allowed_hosts)) if local or allowed_hosts else ()
         if not local and not digests and not insecure_no_auth:
             raise ConfigError(
                 f"{host} can be reached from other machines: give OCTAVO_API_KEY or --api-key-file, "
@@ -78,7 +81,7 @@ class ServerConfig:
             host=host,
             port=port,
             key_digests=digests,
-            allowed_hosts=LOOPBACK_NAMES if local else (),
+            allowed_hosts=names,
             max_queued_requests=max_queued_requests,
             max_queued_tokens=max_queued_tokens,
             max_key_requests=max_key_requests,

@@ -1,23 +1,24 @@
-"""The door: header limits, Host names, keys and the request id, before any route is looked at."""
+"""The door: header limits, keys, Host names and the request id, before any route is looked at.
+
+A key is asked for on every path but OPEN_PATHS, and only headers carry one. The path is the one that routes are chosen
+by, never one that is put together with what a client sent beside it.
+"""
 
 from __future__ import annotations
 
-import re
 import secrets
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.errors import PolicyError
 from octavo.server.config import ServerConfig
 from octavo.server.exchange import Exchange, headers_of
 from octavo.server.failures import HttpError
 
 OPEN_PATHS = frozenset(("/health/live",))  # need no key
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Guard:
-    """ASGI middleware. Puts `tenant` and `request_id` into the scope's state."""
+    """ASGI middleware. Puts `tenant` and `request_id`, which is its own, into the scope's state."""
 
     def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
         self._app = app
@@ -28,8 +29,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = headers_of(scope)
-        asked = headers.get("x-request-id", "")
-        request_id = asked if _REQUEST_ID.fullmatch(asked) else secrets.token_hex(8)
+        request_id = secrets.token_hex(8)
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -39,7 +39,7 @@ class Guard:
         scope.setdefault("state", {})["request_id"] = request_id
         try:
             tenant = self._admit(scope, headers)
-        except (HttpError, PolicyError) as error:
+        except HttpError as error:
             await Exchange(scope, receive, named, self._config).fail(error)
             return
         scope["state"]["tenant"] = tenant
@@ -49,14 +49,12 @@ class Guard:
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if len(scope["headers"]) > self._config.max_headers or size > self._config.max_header_bytes:
             raise HttpError(431, "headers_too_large", "the headers are too many or too large")
-        host = _without_port(headers.get("host", ""))
-        if self._config.allowed_hosts and host not in self._config.allowed_hosts:
-            raise PolicyError(f"host {host!r} is not served here", code="host_not_allowed")
-        if scope["path"] in OPEN_PATHS:
-            return ""
-        tenant = self._config.tenant(_key(headers))
+        tenant = "" if scope["path"] in OPEN_PATHS else self._config.tenant(_key(headers))
         if tenant is None:
             raise HttpError(401, "invalid_api_key", "a valid API key is needed: Authorization: Bearer KEY")
+        host = _without_port(headers.get("host", ""))
+        if self._config.allowed_hosts and host not in self._config.allowed_hosts:
+            raise HttpError(400, "host_not_allowed", f"host {host[:128]!r} is not served here: see --allowed-host")
         return tenant
 
 

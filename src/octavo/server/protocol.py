@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from octavo.server.config import ServerConfig
-from octavo.server.failures import HttpError, error_body
+from octavo.server.failures import HttpError, openai_body
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -89,7 +89,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self.cycle is None or self.cycle.response_complete:
-            body = msgspec.json.encode(error_body(HttpError(status, code, message)))
+            body = msgspec.json.encode(openai_body(HttpError(status, code, message), ""))
             head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
