@@ -17,6 +17,7 @@ from octavo.grammar.structures import Structures
 from octavo.policy.kv import KVLedger
 from octavo.policy.scheduler import Scheduler, SchedulerLimits
 from octavo.request import RowResult, StepResult
+from octavo.sampling.sampler import MaskTime
 from octavo.types import KVGroup
 
 
@@ -42,12 +43,14 @@ class FakeRunner:
         self.machine = machine
         self.known, self.plans, self.begun, self.steps = {}, deque(), {}, 0
         self.gate = lambda: None
+        self.masks = MaskTime()
 
     def add(self, request):
         self.known[request.id] = request
 
     def forget(self, request_id):
         del self.known[request_id]
+        return 0.0
 
     def launch(self, plan):
         self.plans.append(plan)

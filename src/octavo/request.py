@@ -226,6 +226,7 @@ class Request:
     stop_reason: int | str | None = None  # the stop id or stop string that ended it
     slot: int = -1
     preemptions: int = 0
+    queued: float = 0.0  # seconds from arrival to its first step
 
     @property
     def all_rows(self) -> bool:
@@ -367,8 +368,12 @@ class StepResult(msgspec.Struct, frozen=True, gc=False):
     rows: tuple[RowResult | int, ...]
 
 
-class TokenDelta(msgspec.Struct, frozen=True, gc=False):
-    """What leaves commit for one request. Exactly one delta per request carries a finish_reason, and it is the last."""
+class TokenDelta(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What leaves commit for one request. Exactly one delta per request carries a finish_reason, and it is the last.
+
+    One without tokens says that the prompt is computed so far. cached_tokens, computed, queued, preemptions: as in
+    Request. mask_seconds: with the last delta, by the loop: what the masks of an output that has a form took.
+    """
 
     request_id: str
     token_ids: tuple[int, ...]
@@ -378,4 +383,7 @@ class TokenDelta(msgspec.Struct, frozen=True, gc=False):
     stop_reason: int | str | None = None
     cached_tokens: int = 0
     computed: int = 0
+    queued: float = 0.0
+    preemptions: int = 0
     embedding: bytes = b""
+    mask_seconds: float = 0.0

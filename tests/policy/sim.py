@@ -334,7 +334,8 @@ class Simulation:
             self.execute()
         plan, result = self.pipeline.pop(0)
         for delta in self.scheduler.commit(plan, result):
-            require(bool(delta.token_ids or delta.finish_reason or delta.prompt_logprobs), "I16", "an empty delta")
+            news = delta.token_ids or delta.finish_reason or delta.prompt_logprobs or delta.computed
+            require(bool(news), "I16", "an empty delta")
             self.hear(delta)
         self.settle()
         detected = self.fake.detected.pop(plan.number)

@@ -51,13 +51,15 @@ class ScriptedLLM:
     def encode_chat(self, messages, /, **options):
         return self._template.encode(self.tokenizer, messages, **options)
 
-    async def stream(self, prompt, params, *, request_id=None, tenant="", salt="", priority=0):
+    async def stream(self, prompt, params, *, request_id=None, tenant="", salt="", priority=0, courses=None):
         self.calls.append({"prompt": tuple(prompt), "params": params, "tenant": tenant, "salt": salt})
         prepared = self._reader.prepare(prompt, params, str(len(self.calls)), tenant=tenant, salt=salt)
         transcripts = [
             Transcript(request, child, self.tokenizer, lambda *_: None)
             for child, request in enumerate(prepared.requests)
         ]
+        if courses is not None:
+            courses += [transcript.course for transcript in transcripts]
         self.opened += 1
         try:
             if self.mute is not None:

@@ -11,13 +11,15 @@ from __future__ import annotations
 import logging
 import queue
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import msgspec
 
-from octavo.engine.port import EngineStats
+from octavo.engine.port import STEP_BOUNDS, EngineStats
 from octavo.engine.wire import Abort, Close, Command, Fault, Finish, Submit, Update
 from octavo.errors import EngineError, OctavoError
 from octavo.request import FinishReason, Request, StepPlan, StepResult, TokenDelta
@@ -49,7 +51,9 @@ class StepRunner(Protocol):
     """What the loop asks of runner.Runner."""
 
     def add(self, request: Request) -> None: ...
-    def forget(self, request_id: str) -> None: ...
+    def forget(self, request_id: str) -> float:
+        """Seconds that the masks of its output took."""
+
     def launch(self, plan: StepPlan) -> None: ...
     def finish(self) -> StepResult: ...
     def close(self) -> None: ...
@@ -83,6 +87,8 @@ class EngineLoop:
         self._news = True  # requests came, started or went since stats were last told
         self._rows = 0  # of the last plan committed
         self._told = 0.0  # when that was
+        self._step_seconds = 0.0
+        self._step_counts = [0] * (len(STEP_BOUNDS) + 1)
         self.busy_since: float | None = None  # when the turn that now runs stopped waiting; None while it waits
 
     def post(self, command: Command) -> None:
@@ -113,6 +119,7 @@ class EngineLoop:
             self._flight.append(plan)
         if self._flight:
             self._commit(self._flight.popleft())
+            self._count_step(self._clock() - now)
             self._empty_turns = 0
         elif self._scheduler.has_work:
             self._empty_turns += 1
@@ -164,22 +171,29 @@ class EngineLoop:
             else:
                 self._deliver(delta)
 
+    def _count_step(self, seconds: float) -> None:
+        self._step_seconds += seconds
+        self._step_counts[bisect_left(STEP_BOUNDS, seconds)] += 1
+
     def _deliver(self, delta: TokenDelta | None) -> None:
         if delta is None or delta.request_id not in self._open:
             return
         if delta.finish_reason == "error" and delta.stop_reason is None:
             delta = msgspec.structs.replace(delta, stop_reason=NOT_FINITE)
-        self._deltas.append(delta)
         if delta.finish_reason is not None:
             self._news = True
             self._open.discard(delta.request_id)
-            self._runner.forget(delta.request_id)
+            if spent := self._runner.forget(delta.request_id):
+                delta = msgspec.structs.replace(delta, mask_seconds=spent)
+        self._deltas.append(delta)
 
     def _emit_update(self, fault: Fault | None) -> None:
         now = self.busy_since or 0.0
         stats = None
         if self._news or now - self._told >= STATS_SECONDS:
-            stats, self._news, self._told = self._stats(), False, now
+            counts = tuple(self._step_counts)
+            stats = replace(self._stats(), step_seconds=self._step_seconds, step_counts=counts)
+            self._news, self._told = False, now
         if self._deltas or stats or fault:
             deltas, self._deltas = tuple(self._deltas), []
             self._emit(Update(deltas, stats, fault))

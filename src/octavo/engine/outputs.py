@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from octavo.engine.course import Course
 from octavo.errors import EngineError
 from octavo.request import FinishReason, Request, TokenDelta, TokenLogprobs
 from octavo.text.detokenizer import Detokenizer
@@ -92,6 +93,7 @@ class Transcript:
         params = request.params
         self.request = request
         self.index = index
+        self.course = Course.begin(index, len(request.prompt_ids), request.seed)
         self._pieces = tokenizer.pieces
         self._stop_found = stop_found
         self._detokenizer = (
@@ -110,7 +112,6 @@ class Transcript:
         self._pending = _Pending()
         self._prompt_logprobs: list[TokenLogprobs] = []
         self._taken = 0  # output tokens
-        self._cached = 0
         self._pulled = False  # anything yet
         self._closed = False  # the last delta is pulled
         self.finish_reason: FinishReason | None = None
@@ -124,7 +125,6 @@ class Transcript:
         """Deltas that come after a stop string was found belong to nobody."""
         if self.finished:
             return
-        self._cached = max(self._cached, delta.cached_tokens)
         self._prompt_logprobs += delta.prompt_logprobs
         keep = len(delta.token_ids)
         if self._detokenizer is not None:
@@ -132,6 +132,7 @@ class Transcript:
         self._pending.token_ids += delta.token_ids[:keep]
         self._pending.logprobs += delta.logprobs[:keep]
         self._taken += keep
+        self.course.take(delta, keep)
         if not self.finished and delta.finish_reason is not None:
             self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
             if self._detokenizer is not None:
@@ -155,7 +156,7 @@ class Transcript:
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
             prompt_tokens=len(self.request.prompt_ids),
-            cached_tokens=self._cached,
+            cached_tokens=self.course.cached_tokens,
         )
 
     def _take_text(self, detokenizer: Detokenizer, delta: TokenDelta) -> int:

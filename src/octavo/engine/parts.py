@@ -38,6 +38,8 @@ class EngineParts:
             output_tokens=counted.output_tokens,
             cached_tokens=counted.cached_tokens,
             preemptions=counted.preemptions,
+            masks=self.runner.masks.count,
+            mask_seconds=self.runner.masks.seconds,
         )
 
 

@@ -66,7 +66,11 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Counters since start and gauges of now. Blocks: free + cached + used = total."""
+    """Counters since start and gauges of now. Blocks: free + cached + used = total.
+
+    step_seconds: of all turns that committed a step; step_counts: how many took up to each of STEP_BOUNDS, each counted
+    once, and how many longer. masks, mask_seconds: of outputs that have a form.
+    """
 
     running: int
     waiting: int
@@ -78,7 +82,14 @@ class EngineStats:
     output_tokens: int
     cached_tokens: int
     preemptions: int
+    step_seconds: float = 0.0
+    step_counts: tuple[int, ...] = ()
+    masks: int = 0
+    mask_seconds: float = 0.0
 
+
+# Seconds; a step takes a fraction of a millisecond on a toy and many seconds for a long chunk of a large model.
+STEP_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 Sink = Callable[[TokenDelta], None]
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from octavo.config import EngineConfig
+from octavo.engine.course import Course
 from octavo.engine.executor import LiveEngine, ProcessEngine, ProgressHook, ThreadEngine, no_progress
 from octavo.engine.inputs import InputReader, Prompt
 from octavo.engine.outputs import EmbeddingOutput, StreamDelta, Transcript, embedding
@@ -89,9 +90,11 @@ class AsyncLLM:
         tenant: str = "",
         salt: str = "",
         priority: int = 0,
+        courses: list[Course] | None = None,
     ) -> AsyncGenerator[StreamDelta, None]:
         """Deltas of all n choices as they come; each choice ends with one that has a finish_reason. Closing the
-        iterator aborts. Raises RequestError before the first delta, EngineError when the engine is down."""
+        iterator aborts. courses: gets one a choice, which is kept current. Raises RequestError before the first delta,
+        EngineError when the engine is down."""
         name = request_id or f"request-{next(self._ids)}"
         unique = f"{name}/{next(self._ids)}"
         prepare = partial(self._inputs.prepare, prompt, params, unique, tenant=tenant, salt=salt, priority=priority)
@@ -102,6 +105,8 @@ class AsyncLLM:
             request.id: Transcript(request, child, self.tokenizer, self._engine.finish)
             for child, request in enumerate(prepared.requests)
         }
+        if courses is not None:
+            courses += [transcript.course for transcript in running.values()]
         mailbox = Mailbox(running, self._post_of(asyncio.get_running_loop()))
         self._open.setdefault(name, []).extend(running)
         try:

@@ -26,7 +26,7 @@ def advance(entry: Entry, row: Row, token: int, *, prepare: bool) -> TokenDelta 
     request.computed = request.planned = computed
     if prepare and computed < holding.room and holding.told:
         entry.next = Row(row.request_id, row.slot, computed, tokens, 0, True, 0, (), False, row.adapter)
-    return TokenDelta(row.request_id, tokens, (), (), None, None, request.cached, computed)
+    return TokenDelta(row.request_id, tokens, (), (), None, None, request.cached, computed, request.queued)
 
 
 def collect(step: Step, entry: Entry, row: Row) -> None:

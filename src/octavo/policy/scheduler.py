@@ -155,7 +155,7 @@ class Scheduler:
                 collect(step, entry, entry.next)
             elif entry.request.state == "running":
                 self._plan_running(step, entry)
-        self._admit_waiting(step)
+        self._admit_waiting(step, now)
         if not step.rows:
             if self._running and not self._plans:
                 self._stuck += 1
@@ -199,7 +199,7 @@ class Scheduler:
         if upto > start:
             self._emit(step, entry, start, upto, first)
 
-    def _admit_waiting(self, step: Step) -> None:
+    def _admit_waiting(self, step: Step, now: float) -> None:
         if step.tokens < 1 or not self._slots:
             return
         for request in list(islice(self.waiting.order(), len(self._slots) + SCAN)):
@@ -220,10 +220,10 @@ class Scheduler:
             upto = self.ledger.admit(request, hit, upto, end)
             if not upto:
                 return
-            self._admitted(entry, start, full_hit=covered > start)
+            self._admitted(entry, start, now, full_hit=covered > start)
             self._emit(step, entry, start, upto, first, no_write=covered > start)
 
-    def _admitted(self, entry: Entry, start: int, *, full_hit: bool) -> None:
+    def _admitted(self, entry: Entry, start: int, now: float, *, full_hit: bool) -> None:
         request = entry.request
         self.waiting.take(request)
         request.state = "running"
@@ -236,6 +236,7 @@ class Scheduler:
             self.stats.cached_tokens += start
         if not request.preemptions:
             request.cached = start
+            request.queued = now - request.arrival
             self.stats.prompt_tokens += len(request.prompt_ids)
         entry.holding = self.ledger.holdings[request.id]
         entry.rank = (int(request.preemptions < MAX_PREEMPTIONS), request.priority, entry.order)
@@ -358,13 +359,11 @@ class Scheduler:
             elif row.sample:
                 deltas.append(self._sampled(entry, row, outcome))
             else:
-                delta = self._computed(entry, row, outcome)
-                if delta is not None:
-                    deltas.append(delta)
+                deltas.append(self._computed(entry, row, outcome))
         self.stats.output_tokens += plain
         return deltas
 
-    def _computed(self, entry: Entry, row: Row, outcome: RowResult) -> TokenDelta | None:
+    def _computed(self, entry: Entry, row: Row, outcome: RowResult) -> TokenDelta:
         """A row without output: a chunk, or the end of a request that wants none."""
         request = entry.request
         request.computed = row.start + len(row.token_ids)
@@ -372,7 +371,7 @@ class Scheduler:
         entry.delivered = max(entry.delivered, min(request.computed, len(request.prompt_ids)))
         if request.computed == request.max_total:
             return self._end(entry, "length", outcome=outcome)
-        return self._delta(request, (), outcome) if outcome.prompt_logprobs else None
+        return self._delta(request, (), outcome)
 
     def _sampled(self, entry: Entry, row: Row, outcome: RowResult) -> TokenDelta:
         """Output: accepted drafts and one more token, up to the first that ends the request."""
@@ -441,6 +440,8 @@ class Scheduler:
             request.stop_reason,
             request.cached,
             request.computed,
+            request.queued,
+            request.preemptions,
             outcome.embedding if outcome is not None else b"",
         )
 

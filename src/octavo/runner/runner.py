@@ -35,7 +35,7 @@ from octavo.runner.batch import Header, HeaderWriter
 from octavo.runner.capacity import Demand, num_snapshots, usable_blocks
 from octavo.runner.model import model_config, target_program
 from octavo.runner.table import Mates, RequestTable
-from octavo.sampling.sampler import Cohort, Sampler
+from octavo.sampling.sampler import Cohort, MaskTime, Sampler
 from octavo.types import KVGroup, digest
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 from octavo.weights.fetch import cache_home, resolve
@@ -157,11 +157,17 @@ class Runner:
             raise UnsupportedError(f"adapter {request.adapter!r}: adapters are not supported", param="adapter")
         self._requests.add(request)
 
-    def forget(self, request_id: str) -> None:
-        """Drops all state of a request that has ended; rows of it that are still in flight yield nothing."""
+    def forget(self, request_id: str) -> float:
+        """Drops all state of a request that has ended; rows of it that are still in flight yield nothing. Seconds that
+        the masks of its output took."""
         self._requests.forget(request_id)
-        self._sampler.forget(request_id)
         self._drafter.forget(request_id)
+        return self._sampler.forget(request_id)
+
+    @property
+    def masks(self) -> MaskTime:
+        """Of all requests."""
+        return self._sampler.masks
 
     @property
     def session(self) -> Session:

@@ -8,6 +8,7 @@ batch mates, on drafts or on how often it is made. Logits are never changed.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,15 @@ class _Compiled:
     matcher: Matcher | None  # of an output that must have a form
     plain: bool  # none of the above: the native state is all that a step needs
     last: int = -1  # the last output token that was counted
+    mask_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class MaskTime:
+    """What the masks of outputs that have a form took so far."""
+
+    count: int = 0
+    seconds: float = 0.0
 
 
 class Sampler:
@@ -75,6 +85,7 @@ class Sampler:
         self._threads = threads
         self._structures = structures
         self._compiled: dict[str, _Compiled] = {}
+        self.masks = MaskTime()
 
     def sample(self, logits: Any, rows: Sequence[SampleRow]) -> list[Sampled]:
         """logits: numpy float32 [R, V], contiguous, or a session's handle. One Sampled per row, in order."""
@@ -103,9 +114,10 @@ class Sampler:
             states.append(known.state)
         return _native.Cohort(states, self._threads)
 
-    def forget(self, request_id: str) -> None:
-        """Frees the request's state; unknown ids are ignored."""
-        self._compiled.pop(request_id, None)
+    def forget(self, request_id: str) -> float:
+        """Frees the request's state; unknown ids are ignored. Seconds that its masks took."""
+        known = self._compiled.pop(request_id, None)
+        return 0.0 if known is None else known.mask_seconds
 
     def _encode(self, row: SampleRow) -> tuple[Any, ...]:
         request = row.request
@@ -119,8 +131,17 @@ class Sampler:
             banned = known.enders
         if known.bad_words:
             banned = (*banned, *_completions(known.bad_words, request.output_ids, row.extra_ids))
-        mask = row.mask if known.matcher is None else self._mask(known.matcher, request.output_ids, row.extra_ids)
+        mask = row.mask if known.matcher is None else self._timed(known, known.matcher, request, row.extra_ids)
         return (known.state, row.logits_row, row.index, row.extra_ids, banned, mask, known.top, known.processed)
+
+    def _timed(self, known: _Compiled, matcher: Matcher, request: Request, drafts: Sequence[int]) -> Any:
+        begun = time.perf_counter()
+        mask = self._mask(matcher, request.output_ids, drafts)
+        spent = time.perf_counter() - begun
+        known.mask_seconds += spent
+        self.masks.count += 1
+        self.masks.seconds += spent
+        return mask
 
     def _mask(self, matcher: Matcher, output_ids: Sequence[int], drafts: Sequence[int]) -> Any:
         """Over the width of the logits. A matcher that has failed allows nothing, which ends its request alone; what

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
+from octavo.engine.course import Course
 from octavo.engine.outputs import EmbeddingOutput, StreamDelta
 from octavo.engine.port import EngineStats, ModelInfo
 from octavo.errors import OctavoError
@@ -43,6 +44,7 @@ class TextEngine(Living, Protocol):
         tenant: str = "",
         salt: str = "",
         priority: int = 0,
+        courses: list[Course] | None = None,
     ) -> AsyncGenerator[StreamDelta, None]: ...
 
     async def embed(

@@ -1,0 +1,51 @@
+"""How one output went: what its Transcript saw come, and when. Seconds of time.monotonic, 0.0 for what has not been."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from octavo.request import TokenDelta
+
+
+@dataclass(slots=True, eq=False)
+class Course:
+    """begun: when its request was made. queued: seconds from there to its first step; prefill lies between that and
+    `first`, when its first token came, decoding between `first` and `latest`. computed: tokens in the cache.
+
+    longest_gap: seconds between two tokens that came after each other. mask_seconds: of the engine, for the masks of an
+    output that has a form. preemptions and mask_seconds are told with the end alone.
+    """
+
+    index: int
+    prompt_tokens: int
+    seed: int
+    begun: float
+    queued: float = 0.0
+    first: float = 0.0
+    latest: float = 0.0
+    longest_gap: float = 0.0
+    computed: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    preemptions: int = 0
+    mask_seconds: float = 0.0
+
+    @classmethod
+    def begin(cls, index: int, prompt_tokens: int, seed: int) -> Course:
+        return cls(index, prompt_tokens, seed, time.monotonic())
+
+    def take(self, delta: TokenDelta, kept: int) -> None:
+        """kept: how many of the delta's tokens belong to the output."""
+        self.computed = max(self.computed, delta.computed)
+        self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
+        if kept:
+            now = time.monotonic()
+            if self.latest:
+                self.longest_gap = max(self.longest_gap, now - self.latest)
+            else:
+                self.first, self.queued = now, delta.queued
+            self.latest = now
+            self.output_tokens += kept
+        if delta.finish_reason is not None:
+            self.preemptions, self.mask_seconds = delta.preemptions, delta.mask_seconds
