@@ -3,8 +3,9 @@
     python bench/random_folder.py OUT_FOLDER [--config config.json] [--layers N]
 
 Without --config: layers of Qwen3-Next-80B's size, four of them (three recurrent, one of attention), with 32 experts
-instead of 512 and a vocabulary of 32,768: 1.3 GB. bench/shapes.py writes other shapes and GGUF. Weights that a program
-takes out of one tensor must be rows of its heads; others are refused.
+instead of 512 and a vocabulary of 32,768: 1.3 GB. bench/shapes.py writes other shapes and GGUF. A tensor has the shape
+of the weights made of it with their preparation undone; where several are taken out of one tensor, they are rows of its
+heads. The tokenizer is that of --tokenizer, cut or filled up to the vocabulary.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shapes import draw
+from shapes import draw, write_tokenizer
 
 from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.program.ir import Weight
+from octavo.weights.checkpoint import open_checkpoint
+from octavo.weights.fetch import resolve
 
 QWEN3_NEXT = {
     "architectures": ["Qwen3NextForCausalLM"],
@@ -57,8 +60,9 @@ def tensors(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for weight in program_for(ModelConfig.from_mapping(config)).weights.values():
         source = weight.sources["hf"]
-        rows, *rest = weight.shape
-        shapes[source] = (rows + (shapes[source][0] if _is_part(weight) and source in shapes else 0), *rest)
+        rows, *rest = stored(weight)
+        shared = any(name == "head_rows" for name, *_ in weight.prep) and source in shapes
+        shapes[source] = (rows + (shapes[source][0] if shared else 0), *rest)
     for name, shape in shapes.items():
         if "{e}" not in name:
             yield name, shape
@@ -67,10 +71,16 @@ def tensors(config: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield name.replace("{e}", str(expert)), shape[1:]
 
 
-def _is_part(weight: Weight) -> bool:
-    if any(name != "head_rows" for name, *_ in weight.prep):
-        raise SystemExit(f"{weight.name} is prepared in a way that is not undone here: {weight.prep}")
-    return bool(weight.prep)
+def stored(weight: Weight) -> tuple[int, ...]:
+    """The shape of what the weight takes out of its tensor, as it stands there."""
+    shape = weight.shape
+    for name, *arguments in reversed(weight.prep):
+        if name == "transpose_heads":
+            heads = int(arguments[0])
+            shape = (heads * shape[1], shape[0] // heads)
+        elif name not in ("head_rows", "unpermute_rope"):
+            raise SystemExit(f"{weight.name} is prepared in a way that is not undone here: {weight.prep}")
+    return shape
 
 
 def deviation(name: str, shape: tuple[int, ...]) -> float:
@@ -108,11 +118,15 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--config", type=Path, help="a config.json")
     parser.add_argument("--layers", type=int, default=0, help="so many of them")
+    parser.add_argument("--tokenizer", default="smollm2:135m", help="GGUF model whose vocabulary is taken")
     args = parser.parse_args()
     config = json.loads(args.config.read_text()) if args.config else dict(QWEN3_NEXT)
     if args.layers:
         config["num_hidden_layers"] = args.layers
     print(f"{write(config, args.out) / 2**20:.0f} MiB")
+    source = open_checkpoint(resolve(args.tokenizer))
+    write_tokenizer(args.out, source.tokenizer, config["vocab_size"])
+    source.close()
 
 
 if __name__ == "__main__":

@@ -266,7 +266,12 @@ def write_safetensors(shape: Shape, folder: Path, metadata: Mapping[str, Any]) -
         for _, size, deviation in tensors(shape):
             _put_bf16(file, rng, size, deviation)
     (folder / "config.json").write_text(json.dumps(_config(shape), indent=1))
-    vocabulary = GgufVocabulary.read(words(metadata, shape.vocabulary))
+    write_tokenizer(folder, metadata, shape.vocabulary)
+
+
+def write_tokenizer(folder: Path, metadata: Mapping[str, Any], size: int) -> None:
+    """Its two files, of `size` tokens. metadata: as in write_gguf."""
+    vocabulary = GgufVocabulary.read(words(metadata, size))
     core = vocabulary.core()
     core.decoder = decoders.ByteLevel()
     core.save(str(folder / "tokenizer.json"))
