@@ -92,6 +92,10 @@ class ScriptedLLM:
     def close(self):
         self._template.close()
 
+    def ids_of(self, request):
+        """What this request is answered with, its end among it."""
+        return self.script or [*self.tokenizer.encode(self.answer), self.tokenizer.eos_ids[0]]
+
     def _delta(self, transcript, step):
         request, params = transcript.request, transcript.request.params
         if self.failure is not None and step >= 2:
@@ -101,7 +105,7 @@ class ScriptedLLM:
             prompt_logprobs = tuple(self._entries(token, params.prompt_logprobs) for token in request.prompt_ids[1:])
         if params.max_tokens == 0:
             return TokenDelta(request.id, (), prompt_logprobs=prompt_logprobs, finish_reason="length")
-        ids = self.script or [*self.tokenizer.encode(self.answer), self.tokenizer.eos_ids[0]]
+        ids = self.ids_of(request)
         token = ids[step]
         last = step + 1 == len(ids)
         full = step + 1 == params.max_tokens

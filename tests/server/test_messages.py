@@ -175,6 +175,15 @@ def test_the_line_that_changes_is_dropped(send, llm):
     assert prompt(llm).startswith("<|im_start|>system\nBe kind.<|im_end|>\n")
 
 
+def test_a_late_system_message_is_in_the_turn_of_the_user(send, llm):
+    system = {"role": "system", "content": "Now in French."}
+    send(system="Be kind.", messages=[{"role": "system", "content": "Always."}, *HI, system])
+    assert prompt(llm) == (
+        "<|im_start|>system\nBe kind.\nAlways.<|im_end|>\n<|im_start|>user\nHi\nNow in French.<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
 def test_counts_are_of_the_whole_prompt(send, llm):
     asked = {"system": "Be kind.", "tools": [WEATHER], "thinking": {"type": "enabled", "budget_tokens": 1024}}
     count = send("/v1/messages/count_tokens", max_tokens=..., **asked).json()

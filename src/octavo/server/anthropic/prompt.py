@@ -60,7 +60,7 @@ def _messages(asked: CountRequest) -> list[dict[str, Any]]:
         if message.role == "assistant":
             written.append(_turn(blocks, where))
         else:
-            _write(written, message.role, blocks, where)
+            _write(written, _speaker(written, message.role), blocks, where)
     if asked.messages and asked.messages[-1].role == "assistant":
         raise UnsupportedError(
             "messages: the last one is the assistant's, and an answer that was begun is not continued", param="messages"
@@ -72,6 +72,12 @@ def _system(system: str | Sequence[TextBlock]) -> list[str]:
     texts = [system] if isinstance(system, str) else [block.text for block in system]
     kept = [text.partition("\n")[2].lstrip("\n") if text.startswith(BILLING) else text for text in texts]
     return [text for text in kept if text]
+
+
+def _speaker(written: Sequence[dict[str, Any]], role: str) -> str:
+    """Templates know a system prompt in front alone: what comes later is a part of the user's turn."""
+    begun = any(message["role"] != "system" for message in written)
+    return "user" if role == "system" and begun else role
 
 
 def _say(written: list[dict[str, Any]], role: str, text: str) -> None:
