@@ -1,4 +1,4 @@
-"""`make clients`, first half: each client in an environment of its own, in pinned versions: they pull against each other.
+"""`make clients`, first half: each client in an environment of its own, in pinned versions, since they disagree.
 
     python bench/clients/install.py [--into .clients] [NAME ...]
 

@@ -10,6 +10,7 @@ otherwise "You said: ..." with the last line of the last message.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import re
 import tempfile
@@ -22,8 +23,11 @@ from scripted import ScriptedLLM
 from tokenizers import Tokenizer as Core
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from octavo.engine.inputs import InputReader
 from octavo.server.app import create_app
 from octavo.server.config import ServerConfig
+from octavo.server.models import Models
+from octavo.server.seat import ServedModel
 from octavo.server.serving import address, bind
 from octavo.text.tokenizer import Tokenizer
 
@@ -79,6 +83,15 @@ def instance(schema: Any, root: Any = None) -> Any:
     return {"string": "Ada", "integer": 36, "number": 1.5, "boolean": True}.get(kind)
 
 
+class Embedder(ScriptedLLM):
+    """One vector for everything, but for its last number."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        self.info = dataclasses.replace(self.info, name="toy/vectors", task="embed", step_tokens=256)
+        self._reader = InputReader(self.info, tokenizer, self._structures)
+
+
 class ToldLLM(ScriptedLLM):
     """Remembers the conversations behind its prompts."""
 
@@ -132,7 +145,9 @@ def main() -> None:
     config = ServerConfig(port=parser.parse_args().port)
     with bind(config) as listener:
         print(f"listening on {address(listener)}", flush=True)
-        app = create_app(ToldLLM(), config)
+        told, vectors = ToldLLM(), Embedder(tokenizer())
+        served = [ServedModel(llm.info.name, lambda _, llm=llm: llm) for llm in (told, vectors)]
+        app = create_app(Models(served), config)
         uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off")).run(sockets=[listener])
 
 

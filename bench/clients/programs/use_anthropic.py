@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import anthropic
-from told import MODEL, ORDER, SCRIPTED, URL, ok, says
+from told import MODEL, ORDER, SCRIPTED, URL, ok, run, says
 
 WEATHER = {
     "name": "get_weather",
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
+HELLO = [{"role": "user", "content": "Good morning"}]
 
 
-def main() -> None:
-    with anthropic.Anthropic(base_url=URL, api_key="none", max_retries=0) as client:
-        asked = {"model": MODEL, "max_tokens": 60, "system": "Be brief."}
-        hello = [{"role": "user", "content": "Good morning"}]
-        answer = client.messages.create(messages=hello, **asked)
-        says("message", answer.content[0].text, "You said: Good morning")
-        with client.messages.stream(messages=hello, **asked) as stream:
-            text = "".join(stream.text_stream)
-            final = stream.get_final_message()
-        says("stream", text, "You said: Good morning")
-        ok("stream: usage", final.usage.output_tokens > 0 and final.stop_reason in ("end_turn", "max_tokens"), final)
-        counted = client.messages.count_tokens(model=MODEL, system="Be brief.", messages=hello)
-        usage = answer.usage
-        read = usage.cache_read_input_tokens
-        ok("count_tokens", counted.input_tokens == usage.input_tokens + read, (counted, usage))
-        if SCRIPTED:
-            tools(client)
-        try:
-            client.messages.create(model="none", max_tokens=1, messages=hello)
-        except anthropic.NotFoundError as error:
-            ok("errors", error.body["error"]["type"] == "not_found_error", error.body)
+def messages(client: anthropic.Anthropic) -> None:
+    asked = {"model": MODEL, "max_tokens": 60, "system": "Be brief."}
+    answer = client.messages.create(messages=HELLO, **asked)
+    says("message", answer.content[0].text, "You said: Good morning")
+    with client.messages.stream(messages=HELLO, **asked) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    says("stream", text, "You said: Good morning")
+    ok("stream: usage", final.usage.output_tokens > 0 and final.stop_reason in ("end_turn", "max_tokens"), final)
+    counted = client.messages.count_tokens(model=MODEL, system="Be brief.", messages=HELLO)
+    usage = answer.usage
+    read = usage.cache_read_input_tokens
+    ok("count_tokens", counted.input_tokens == usage.input_tokens + read, (counted, usage))
 
 
 def tools(client: anthropic.Anthropic) -> None:
@@ -44,6 +39,19 @@ def tools(client: anthropic.Anthropic) -> None:
     result = {"type": "tool_result", "tool_use_id": first.content[-1].id, "content": "rain"}
     messages += [{"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
     says("tools: loop", client.messages.create(messages=messages, **asked).content[0].text, "rain")
+
+
+def errors(client: anthropic.Anthropic) -> None:
+    try:
+        client.messages.create(model="none", max_tokens=1, messages=HELLO)
+    except anthropic.NotFoundError as error:
+        ok("errors", error.body["error"]["type"] == "not_found_error", error.body)
+
+
+def main() -> None:
+    parts = [messages, *([tools] if SCRIPTED else []), errors]
+    with anthropic.Anthropic(base_url=URL, api_key="none", max_retries=0) as client:
+        run({part.__name__: partial(part, client) for part in parts})
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import instructor
 import openai
 from pydantic import BaseModel
-from told import MODEL, URL, ok
+from told import MODEL, URL, ok, run
+
+MODES = {"schema": instructor.Mode.JSON_SCHEMA, "call": instructor.Mode.TOOLS}
 
 
 class Person(BaseModel):
@@ -13,14 +17,13 @@ class Person(BaseModel):
     age: int
 
 
-def main() -> None:
+def person(name: str) -> None:
     with openai.OpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0) as official:
-        for name, mode in (("schema", instructor.Mode.JSON_SCHEMA), ("call", instructor.Mode.TOOLS)):
-            client = instructor.from_openai(official, mode=mode)
-            asked = {"model": MODEL, "max_tokens": 200, "response_model": Person, "max_retries": 0}
-            person = client.chat.completions.create(messages=[{"role": "user", "content": "Who?"}], **asked)
-            ok(f"by {name}", isinstance(person, Person), person)
+        client = instructor.from_openai(official, mode=MODES[name])
+        asked = {"model": MODEL, "max_tokens": 200, "response_model": Person, "max_retries": 0}
+        found = client.chat.completions.create(messages=[{"role": "user", "content": "Who?"}], **asked)
+        ok(f"by {name}", isinstance(found, Person), found)
 
 
 if __name__ == "__main__":
-    main()
+    run({name: partial(person, name) for name in MODES})

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import ollama
-from told import MODEL, ORDER, SCRIPTED, URL, VECTORS, ok, says
+from told import MODEL, ORDER, SCRIPTED, URL, VECTORS, ok, run, says
 
+client = ollama.Client(host=URL)
 HELLO = [{"role": "user", "content": "Good morning"}]
 
 
@@ -19,8 +20,7 @@ def get_weather(city: str) -> str:
     return "rain in " + city
 
 
-def main() -> None:
-    client = ollama.Client(host=URL)
+def texts() -> None:
     brief = {"num_predict": 60}
     says("chat", client.chat(MODEL, HELLO, options=brief).message.content, "You said: Good morning")
     text = "".join(part.message.content for part in client.chat(MODEL, HELLO, stream=True, options=brief))
@@ -29,17 +29,27 @@ def main() -> None:
     schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
     shaped = client.chat(MODEL, HELLO, format=schema, options={"num_predict": 200}).message.content
     ok("format", isinstance(json.loads(shaped)["age"], int), shaped)
-    if SCRIPTED:
-        messages = [{"role": "user", "content": ORDER}]
-        first = client.chat(MODEL, messages, tools=[get_weather]).message
-        (call,) = first.tool_calls
-        ok("tools", dict(call.function.arguments) == {"city": "Brno"} and first.thinking, first)
-        messages += [first, {"role": "tool", "tool_name": "get_weather", "content": get_weather("Brno")}]
-        says("tools: loop", client.chat(MODEL, messages, tools=[get_weather]).message.content, "rain in Brno")
+
+
+def tools() -> None:
+    messages = [{"role": "user", "content": ORDER}]
+    first = client.chat(MODEL, messages, tools=[get_weather]).message
+    (call,) = first.tool_calls
+    ok("tools", dict(call.function.arguments) == {"city": "Brno"} and first.thinking, first)
+    messages += [first, {"role": "tool", "tool_name": "get_weather", "content": get_weather("Brno")}]
+    says("tools: loop", client.chat(MODEL, messages, tools=[get_weather]).message.content, "rain in Brno")
+
+
+def lists() -> None:
     ok("list, ps", client.list().models[0].model and client.ps().models[0].context_length > 0)
     ok("show", "completion" in client.show(MODEL).capabilities)
-    if VECTORS:
-        ok("embed", len(client.embed(VECTORS, ["one", "two"]).embeddings) == 2)
+
+
+def embeddings() -> None:
+    ok("embed", len(client.embed(VECTORS, ["one", "two"]).embeddings) == 2)
+
+
+def errors() -> None:
     try:
         client.chat("none", HELLO)
     except ollama.ResponseError as error:
@@ -47,4 +57,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    parts = [texts, *([tools] if SCRIPTED else []), lists, *([embeddings] if VECTORS else []), errors]
+    run({part.__name__: part for part in parts})

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import openai
 from pydantic import BaseModel
-from told import MODEL, ORDER, SCRIPTED, URL, VECTORS, ok, says
+from told import MODEL, ORDER, SCRIPTED, URL, VECTORS, ok, run, says
 
 WEATHER = {
     "type": "function",
@@ -74,16 +75,14 @@ def embeddings(client: openai.OpenAI) -> None:
     ok("embeddings", len(answer.data) == 2 and len(answer.data[0].embedding) > 3)
 
 
+def models(client: openai.OpenAI) -> None:
+    ok("models", client.models.list().data[0].id)
+
+
 def main() -> None:
+    parts = [models, chat, *([tools] if SCRIPTED else []), forced, responses, *([embeddings] if VECTORS else [])]
     with openai.OpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0) as client:
-        ok("models", client.models.list().data[0].id)
-        chat(client)
-        if SCRIPTED:
-            tools(client)
-        forced(client)
-        responses(client)
-        if VECTORS:
-            embeddings(client)
+        run({part.__name__: partial(part, client) for part in parts})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ from agents import Agent, ModelSettings, Runner, function_tool, set_tracing_disa
 from agents.models.openai_chatcompletions import OpenAIChatCompletionsModel
 from agents.models.openai_responses import OpenAIResponsesModel
 from openai import AsyncOpenAI
-from told import MODEL, ORDER, SCRIPTED, URL, says
+from told import MODEL, ORDER, SCRIPTED, URL, run, says
+
+KINDS = {"chat": OpenAIChatCompletionsModel, "responses": OpenAIResponsesModel}
 
 
 @function_tool
@@ -17,17 +19,14 @@ def get_weather(city: str) -> str:
     return "rain in " + city
 
 
-async def main() -> None:
-    set_tracing_disabled(True)
-    client = AsyncOpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0)
-    for name, kind in (("chat", OpenAIChatCompletionsModel), ("responses", OpenAIResponsesModel)):
-        model = kind(model=MODEL, openai_client=client)
+async def both(name: str) -> None:
+    async with AsyncOpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0) as client:
+        model = KINDS[name](model=MODEL, openai_client=client)
         settings = ModelSettings(max_tokens=200)
         agent = Agent(name="a", instructions="Be brief.", model=model, model_settings=settings)
-        answer = await Runner.run(agent, "Good morning")
-        says(f"{name}: run", answer.final_output, "You said: Good morning")
+        says(f"{name}: run", (await Runner.run(agent, "Good morning")).final_output, "You said: Good morning")
         if not SCRIPTED:
-            continue
+            return
         agent = Agent(name="a", model=model, model_settings=settings, tools=[get_weather])
         says(f"{name}: tools", (await Runner.run(agent, ORDER)).final_output, "rain in Brno")
         streamed = Runner.run_streamed(agent, ORDER)
@@ -37,4 +36,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    set_tracing_disabled(True)
+    run({name: lambda name=name: asyncio.run(both(name)) for name in KINDS})
