@@ -14,7 +14,7 @@ DEV := build/$(if $(filter default,$(origin CXX)),dev,dev-$(notdir $(CXX)))
 SANITIZED := build/sanitize
 CONFIGURE := -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DCMAKE_CXX_COMPILER=$(CXX)
 
-.PHONY: run test lint bench docs native sanitize mutants fidelity tokenizers peers compare clean
+.PHONY: run test lint bench docs native sanitize mutants fidelity tokenizers peers compare clients clean
 
 run: $(VENV)/run.stamp
 	@$(BIN)/octavo pull $(MODEL)
@@ -85,6 +85,13 @@ peers:
 compare: $(VENV)/dev.stamp
 	$(BIN)/octavo pull $(MODEL)
 	$(BIN)/python bench/compare.py $(MODEL) --peers $(PEERS) --write $(COMPARE)
+
+# Real clients (SDKs, frameworks, agents, evaluators) against running servers; gigabytes. Writes docs/clients.md.
+CLIENTS ?= .clients
+clients: $(VENV)/dev.stamp
+	$(BIN)/octavo pull $(MODEL)
+	-$(PYTHON) bench/clients/install.py --into $(CLIENTS)
+	PYTHONPATH=tests/server $(BIN)/python bench/clients/run.py --into $(CLIENTS) --real $(MODEL) --write
 
 clean:
 	rm -rf build dist $(VENV) src/octavo/_native*.so

@@ -158,9 +158,11 @@ def page(into: Path, scripted: dict[str, Outcome], real: dict[str, Outcome], mod
     lines = [
         "# Clients",
         "",
-        "Clients that people use, as their registries have them, against running servers: `make clients` installs each in an environment of its own",
-        "(some gigabytes), runs it, and writes this page. *Scripted*: a model that does what it is told, so that whole loops over tools can be checked, word for",
-        f"word. *Real*: `{model}`, where the shapes of answers are checked; agents that write programs are not asked of it.",
+        "Clients that people use, as their registries have them, against running servers: `make clients` installs",
+        "each in an environment of its own (some gigabytes), runs it, and writes this page. *Scripted*: a model that",
+        "does what it is told, so that whole loops over tools can be checked, word for word. *Real*: "
+        f"`{model or 'none'}`, where",
+        "the shapes of answers are checked; agents that write programs are not asked of it.",
         "",
         "| client | version | scripted | real | checked |",
         "|---|---|---|---|---|",
@@ -181,7 +183,7 @@ def page(into: Path, scripted: dict[str, Outcome], real: dict[str, Outcome], mod
 
 def _sum(outcome: Outcome | None) -> str:
     if outcome is None:
-        return "–"
+        return "-"
     return f"{len(outcome.passed)} of {len(outcome.passed) + len(outcome.failed)}"
 
 

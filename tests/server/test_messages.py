@@ -284,6 +284,13 @@ def test_the_official_client_knows_our_errors(official, llm):
     assert official.messages.count_tokens(model="default", messages=HI).input_tokens > 2
 
 
+def test_the_official_client_lists_models(official):
+    (model,) = official.models.list().data
+    assert (model.id, model.type, model.display_name) == ("toy/model", "model", "toy/model")
+    assert model.created_at.year > 2020
+    assert official.models.retrieve("toy/model").id == "toy/model"
+
+
 def test_a_fault_inside_a_stream_is_its_last_event(send, official, llm):
     llm.failure = "out of luck"
     name, payload = events(send(stream=True))[-1]

@@ -53,6 +53,14 @@ def test_a_model_is_not_needed(client):
     assert client.post("/tokenize", json={"prompt": "Hi"}).json()["count"] == 2
 
 
+def test_what_evaluators_ask_first(client, llm):
+    told = client.get("/tokenizer_info").json()
+    assert told["eos_token"] == "<|im_end|>" and told["bos_token"] == "<|im_start|>"
+    assert told["chat_template"] == llm.tokenizer.chat_template
+    assert client.get("/tokenizer_info?model=toy/model").json() == told
+    assert client.get("/tokenizer_info?model=none").status_code == 404
+
+
 def test_nearest_first(post, embedder):
     documents = ["x" * 9, "xx", {"text": "xxxx"}, "xx"]  # the scripted vector tells the number of tokens
     body = post("/rerank", query="yy", documents=documents).json()

@@ -4,6 +4,7 @@ GET  /v1/models  /v1/models/{id}  /health  /health/live  /health/ready  /version
 POST /v1/chat/completions  /v1/completions  /v1/embeddings
 POST /v1/messages  /v1/messages/count_tokens
 GET  /api/version  /api/tags  /api/ps
+GET  /tokenizer_info
 POST /tokenize  /detokenize  /rerank  /v1/rerank  /score  /v1/score
 POST /api/chat  /api/generate  /api/embed  /api/embeddings  /api/show
 """
@@ -42,7 +43,7 @@ from octavo.server.openai.chat import ChatEndpoint
 from octavo.server.openai.completions import CompletionEndpoint
 from octavo.server.openai.embeddings import EmbeddingEndpoint
 from octavo.server.own.scores import RerankEndpoint, ScoreEndpoint
-from octavo.server.own.tokens import DetokenizeEndpoint, TokenizeEndpoint
+from octavo.server.own.tokens import DetokenizeEndpoint, TokenizeEndpoint, TokenizerInfo
 from octavo.server.port import TextEngine
 from octavo.server.seat import Seat
 from octavo.server.serving import bind, run
@@ -68,6 +69,7 @@ def create_app(served: TextEngine | Models, config: ServerConfig, state: ServerS
         post("/v1/messages/count_tokens", CountEndpoint(service)),
         post("/tokenize", TokenizeEndpoint(service)),
         post("/detokenize", DetokenizeEndpoint(service)),
+        Route("/tokenizer_info", TokenizerInfo(service), methods=["GET"]),
         *(post(path, RerankEndpoint(service)) for path in ("/rerank", "/v1/rerank")),
         *(post(path, ScoreEndpoint(service)) for path in ("/score", "/v1/score")),
         post("/api/chat", OllamaChat(service)),
@@ -116,7 +118,8 @@ class Reads:
         models = self._service.models
         if wanted is None:
             shown = [self._described(name, seat) for name, seat in models.listed()]
-            await exchange.answer({"object": "list", "data": shown})
+            ends = {"has_more": False, "first_id": shown[0]["id"], "last_id": shown[-1]["id"]}
+            await exchange.answer({"object": "list", "data": shown, **ends})
             return
         try:
             await exchange.answer(self._described(wanted, models.find(wanted)))
@@ -124,11 +127,16 @@ class Reads:
             await exchange.fail(error)
 
     def _described(self, name: str, seat: Seat) -> dict[str, Any]:
-        """max_model_len: the context that fits here, null for a model that nobody has measured yet."""
+        """As OpenAI's clients and Anthropic's list it. max_model_len: the context that fits here, null for a model that
+        nobody has measured yet."""
+        name_shown = seat.name if name == ALIAS else name
         return {
-            "id": seat.name if name == ALIAS else name,
+            "id": name_shown,
             "object": "model",
+            "type": "model",
+            "display_name": name_shown,
             "created": self._created,
+            "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._created)),
             "owned_by": "octavo",
             "max_model_len": seat.context or None,
             "state": seat.state,

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, in vLLM's shapes: exactly the ids that a completion or a chat would run."""
+"""/tokenize, /detokenize, /tokenizer_info, in vLLM's shapes: the very ids that a completion or a chat runs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from starlette.datastructures import QueryParams
+from starlette.types import Receive, Scope, Send
 
-from octavo.errors import RequestError
+from octavo.errors import OctavoError, RequestError
 from octavo.server.call import Call, naming
-from octavo.server.endpoint import Endpoint
+from octavo.server.endpoint import Endpoint, Service
 from octavo.server.exchange import Exchange
+from octavo.server.models import ALIAS
 from octavo.server.openai.completions import checked_ids
 from octavo.server.openai.conversation import checked_tools, encoded
 from octavo.server.openai.fields import Accepted, read
@@ -80,3 +83,26 @@ class DetokenizeEndpoint(Endpoint):
         with naming(prompt="tokens"):
             ids = checked_ids(asked.tokens, call.llm.info.vocab_size)
         await exchange.answer({"prompt": call.llm.tokenizer.decode(ids, skip_special=False)})
+
+
+class TokenizerInfo:
+    """What evaluators ask before they count by /tokenize. The model is the first, or `?model=NAME`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send, self._service.config)
+        try:
+            async with self._service.models.use(QueryParams(scope["query_string"]).get("model", ALIAS)) as llm:
+                tokenizer = llm.tokenizer
+        except OctavoError as error:
+            await exchange.fail(error)
+            return
+        answer = {
+            "tokenizer_class": "Octavo",
+            "bos_token": tokenizer.bos_token or None,
+            "eos_token": tokenizer.eos_token or None,
+            "chat_template": tokenizer.chat_template,
+        }
+        await exchange.answer(answer)
