@@ -1,4 +1,4 @@
-"""How the protocol of a path spells errors and frames streams: OpenAI's, Anthropic's or Ollama's.
+"""How the protocol of a path spells errors and frames streams: OpenAI's two, Anthropic's or Ollama's.
 
 Clients parse refusals too, so the door's own (a missing key, an unknown path) are spelled for the path that was asked.
 """
@@ -48,7 +48,8 @@ def line(value: Any) -> bytes:
 OPENAI = Face(openai_body, event, end=b"data: [DONE]\n\n")
 ANTHROPIC = Face(anthropic_body, named_event, ping=named_event({"type": "ping"}))
 OLLAMA = Face(ollama_body, line, media="application/x-ndjson", ping=b"")
-_ELSEWHERE = {"/v1/messages": ANTHROPIC, "/api": OLLAMA}
+RESPONSES = Face(openai_body, lambda body: b"event: error\n" + event(body))
+_ELSEWHERE = {"/v1/responses": RESPONSES, "/v1/messages": ANTHROPIC, "/api": OLLAMA}
 
 
 def face_of(path: str) -> Face:
