@@ -12,6 +12,7 @@ from octavo.config import EngineConfig
 from octavo.engine.streams import AsyncLLM
 from octavo.server.app import create_app
 from octavo.server.config import ServerConfig
+from octavo.server.openai.responses.shapes import ResponseRequest
 from octavo.server.openai.shapes import ChatRequest, CompletionRequest
 
 NUMBERS = [0, 1, 2, 5, -1, 20, 21, 2**31, 2**63, 2**70, 0.5, 1.0, -2.5, 1e-12, 1e308, 1e999]
@@ -32,17 +33,32 @@ MESSAGES = st.lists(
 )
 
 
-def bodies(shape, first, prompts):
-    names = sorted(set(shape.__struct_fields__) - {"model", first, "max_tokens"})
+ITEMS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning", "x"]),
+            "role": st.sampled_from(["user", "assistant", "system", "tool", 3]),
+            "content": st.just("A") | VALUES,
+            "call_id": st.just("A") | VALUES,
+            "name": st.just("A"),
+            "arguments": st.just("{}") | VALUES,
+            "output": st.just("A") | VALUES,
+        }
+    ),
+    max_size=3,
+)
+
+
+def bodies(shape, first, prompts, limit="max_tokens"):
+    names = sorted(set(shape.__struct_fields__) - {"model", first, limit})
     fields = st.dictionaries(st.sampled_from([*names, "unknown"]), VALUES, max_size=4)
-    sure = st.fixed_dictionaries(
-        {"model": st.just("default"), first: prompts, "max_tokens": st.sampled_from([3, 0, 12])}
-    )
+    sure = st.fixed_dictionaries({"model": st.just("default"), first: prompts, limit: st.sampled_from([3, 0, 12])})
     return st.builds(lambda base, more: base | more, sure, fields) | VALUES
 
 
 BODIES = {
     "/v1/chat/completions": bodies(ChatRequest, "messages", st.just([{"role": "user", "content": "A"}]) | MESSAGES),
+    "/v1/responses": bodies(ResponseRequest, "input", st.just("A") | ITEMS | VALUES, "max_output_tokens"),
     "/v1/completions": bodies(CompletionRequest, "prompt", st.just("A") | st.just([65, 66]) | VALUES),
 }
 

@@ -7,6 +7,8 @@ import msgspec
 import pytest
 
 from octavo.server.openai.fields import IGNORED, UNSUPPORTED
+from octavo.server.openai.responses import shapes as responses
+from octavo.server.openai.responses.shapes import ResponseRequest
 from octavo.server.openai.shapes import ChatRequest, CompletionRequest
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
@@ -26,8 +28,18 @@ def test_unsupported_fields_are_documented():
         assert f"`{name}`" in section("Known and not supported")
 
 
-@pytest.mark.parametrize("shape", [ChatRequest, CompletionRequest])
+@pytest.mark.parametrize("shape", [ChatRequest, CompletionRequest, ResponseRequest])
 def test_every_field_is_documented_and_in_one_list(shape):
     for field in msgspec.structs.fields(shape):
         assert f"`{field.encode_name}" in section("Fields"), field.encode_name
-        assert field.encode_name not in IGNORED and field.encode_name not in UNSUPPORTED
+        if shape is not ResponseRequest:
+            assert field.encode_name not in IGNORED and field.encode_name not in UNSUPPORTED
+
+
+def test_the_lists_of_responses_are_documented():
+    for names, title in (
+        (responses.IGNORED, "Accepted without effect"),
+        (responses.UNSUPPORTED, "Known and not supported"),
+    ):
+        for name in names:
+            assert f"`{name}`" in section(title), name

@@ -25,8 +25,7 @@ def one_of(*values: Any) -> Callable[[Any], bool]:
 
 
 # Fields without effect here: name -> which values are accepted. Anything else they may hold is an error.
-Accepts = Mapping[str, Callable[[Any], bool]]
-IGNORED: Accepts = {
+IGNORED: dict[str, Callable[[Any], bool]] = {
     "user": lambda value: isinstance(value, str),
     "safety_identifier": lambda value: isinstance(value, str),
     "metadata": lambda value: isinstance(value, Mapping),
@@ -39,7 +38,7 @@ IGNORED: Accepts = {
 }
 
 # Known fields that this server does not have: name -> which values are accepted because they ask for nothing.
-UNSUPPORTED: Accepts = {
+UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
     "functions": one_of([]),
     "function_call": one_of("none", "auto"),
     "audio": one_of(),
@@ -48,47 +47,28 @@ UNSUPPORTED: Accepts = {
 }
 
 Accepted = Mapping[str, Callable[[Any], bool]]
-ACCEPTED: Accepted = IGNORED | UNSUPPORTED
+ACCEPTED = IGNORED | UNSUPPORTED
 
-<<<<<<< HEAD
 
 def read(body: Mapping[str, Any], shape: type[S], accepted: Accepted = ACCEPTED) -> S:
     """The body as a struct; null is absent. accepted: the fields that the struct has not, as IGNORED has them.
 
     Raises RequestError, UnsupportedError that name the field.
-=======
-def read(body: Mapping[str, Any], shape: type[S], ignored: Accepts = {}, unsupported: Accepts = {}) -> S:  # noqa: B006
-    """The body as a struct; null is absent. Raises RequestError, UnsupportedError that name the field.
-
-    ignored, unsupported: the endpoint's own, beside those of all.
->>>>>>> 8ca7103 (Answer /v1/responses: items, events in order, a bounded shelf a tenant, background and cancel)
     """
     known = {field.encode_name for field in msgspec.structs.fields(shape)}
     present = {name: value for name, value in body.items() if value is not None}
-    others = {**UNSUPPORTED, **IGNORED, **unsupported, **ignored}
     for name in [name for name in present if name not in known]:
-<<<<<<< HEAD
         _check_other(name, present.pop(name), known, accepted)
-=======
-        _check_other(name, present.pop(name), known, others)
->>>>>>> 8ca7103 (Answer /v1/responses: items, events in order, a bounded shelf a tenant, background and cancel)
     try:
         return msgspec.convert(present, shape, strict=True)
     except msgspec.ValidationError as error:
         raise _wrong_type(str(error)) from None
 
 
-<<<<<<< HEAD
 def _check_other(name: str, value: Any, known: set[str], accepted: Accepted) -> None:
     if name == "chat_template":
         raise RequestError("chat_template cannot be sent with a request", code="template_not_allowed", param=name)
     accepts = accepted.get(name)
-=======
-def _check_other(name: str, value: Any, known: set[str], others: Accepts) -> None:
-    if name == "chat_template":
-        raise RequestError("chat_template cannot be sent with a request", code="template_not_allowed", param=name)
-    accepts = others.get(name)
->>>>>>> 8ca7103 (Answer /v1/responses: items, events in order, a bounded shelf a tenant, background and cancel)
     if accepts is None:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f": did you mean {near[0]}?" if near else ""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
 from octavo.errors import OctavoError, RequestError
-from octavo.server.call import Call, Outputs
+from octavo.server.call import Call, Generation, Outputs
 from octavo.server.endpoint import Endpoint, Service
 from octavo.server.exchange import Exchange
+from octavo.server.face import named_event
 from octavo.server.failures import HttpError, internal_error
 from octavo.server.openai.conversation import Conversation
 from octavo.server.openai.responses.answer import Answer
@@ -29,10 +29,6 @@ from octavo.server.openai.responses.shapes import (
 )
 from octavo.server.openai.responses.store import MAX_RUNNING, Kept, ResponseStore, Shelf, Tape
 from octavo.server.openai.responses.writer import Event
-
-
-def spelled(event: Event) -> bytes:
-    return b"event: " + event["type"].encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
 
 
 @dataclass(slots=True)
@@ -76,11 +72,11 @@ class ResponseEndpoint(Endpoint):
         answer = Answer(asked, conversation, functions)
         turn = Turn(asked, answer, Kept(answer.response, items, asked.previous_response_id), shelf)
         if asked.background:
-            await self._begin(exchange, turn, conversation, self.model_name(body))
+            await self._begin(exchange, turn, conversation.generation, self.model_name(body))
             return
         async with conversation.generation.running() as outputs:
             if asked.stream:
-                await exchange.stream(_bytes(turn.events(outputs)), last=b"")
+                await exchange.stream(_bytes(turn.events(outputs)))
             else:
                 async with aclosing(turn.events(outputs)) as events:
                     async for _ in events:
@@ -89,32 +85,38 @@ class ResponseEndpoint(Endpoint):
                     raise OctavoError(answer.response["error"]["message"])
                 await exchange.answer(answer.response)
 
-    async def _begin(self, exchange: Exchange, turn: Turn, conversation: Conversation, model: str) -> None:
+    async def _begin(self, exchange: Exchange, turn: Turn, generation: Generation, model: str) -> None:
         """Answers at once; the response goes on by itself, and ends with the server at the latest."""
+        kept, held = turn.kept, asyncio.Event()
         if turn.shelf.running >= MAX_RUNNING:
             message = f"{MAX_RUNNING} responses run in the background already: wait, or cancel one"
             raise HttpError(429, "too_many_running", message, param="background")
-        kept, held = turn.kept, asyncio.Event()
         kept.tape = Tape() if turn.asked.stream else None
-        kept.task = asyncio.create_task(self._run(turn, conversation, model, held))
         if not turn.shelf.put(kept):
-            kept.task.cancel()
             raise RequestError("background: the input is larger than what can be kept", param="background")
+        try:
+            ticket = self.service.admission.arrive(exchange.tenant)  # of its own: it outlives this request
+        except HttpError:
+            turn.shelf.drop(kept.response["id"])
+            raise
+        generation = replace(generation, call=replace(generation.call, ticket=ticket))
+        kept.task = asyncio.create_task(self._run(turn, generation, model, held))
         await held.wait()
         if kept.tape is not None:
-            await exchange.stream(kept.tape.read(0), last=b"")
+            await exchange.stream(kept.tape.read(0))
         else:
             await exchange.answer(kept.response)
 
-    async def _run(self, turn: Turn, conversation: Conversation, model: str, held: asyncio.Event) -> None:
+    async def _run(self, turn: Turn, generation: Generation, model: str, held: asyncio.Event) -> None:
         answer, kept = turn.answer, turn.kept
         try:
-            async with self.service.models.use(model), conversation.generation.running() as outputs:
-                held.set()
-                async with aclosing(answer.events(outputs)) as events:
-                    async for event in events:
-                        if kept.tape is not None:
-                            kept.tape.add(spelled(event))
+            with generation.call.ticket:
+                async with self.service.models.use(model), generation.running() as outputs:
+                    held.set()
+                    async with aclosing(answer.events(outputs)) as events:
+                        async for event in events:
+                            if kept.tape is not None:
+                                kept.tape.add(named_event(event))
         except asyncio.CancelledError:
             answer.cancelled()
         except OctavoError as error:
@@ -126,7 +128,7 @@ class ResponseEndpoint(Endpoint):
             held.set()
             kept.task = None
             if kept.tape is not None:
-                kept.tape.add(spelled(answer.ended()))
+                kept.tape.add(named_event(answer.ended()))
                 kept.tape.end()
             turn.shelf.weigh(kept)
 
@@ -134,7 +136,7 @@ class ResponseEndpoint(Endpoint):
 async def _bytes(events: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, None]:
     async with aclosing(events):
         async for event in events:
-            yield spelled(event)
+            yield named_event(event)
 
 
 class ResponseRoutes:
@@ -182,7 +184,7 @@ async def _cancelled(kept: Kept) -> dict[str, Any]:
 async def _replay(exchange: Exchange, kept: Kept, query: Mapping[str, str]) -> None:
     if kept.tape is None:
         raise RequestError("only responses with background and stream can be streamed again", param="stream")
-    await exchange.stream(kept.tape.read(_number(query, "starting_after", -1, 1 << 31) + 1), last=b"")
+    await exchange.stream(kept.tape.read(_number(query, "starting_after", -1, 1 << 31) + 1))
 
 
 def _listed(shelf: Shelf, kept: Kept, query: Mapping[str, str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from octavo.errors import OctavoError, RequestError, UnsupportedError
-from octavo.server.openai.fields import one_of, read
+from octavo.server.openai.fields import ACCEPTED, Accepted, one_of, read
 from octavo.server.openai.shapes import ChatRequest
 
 LOGPROBS = "message.output_text.logprobs"
@@ -19,13 +19,13 @@ _INCLUDE = (LOGPROBS, "reasoning.encrypted_content")  # the second asks for what
 MAX_METADATA = 16
 
 # Beside those of all endpoints (openai/fields.py).
-IGNORED = {
+IGNORED: Accepted = {
     "client_metadata": lambda value: isinstance(value, Mapping),
     "prompt_cache_options": lambda value: isinstance(value, Mapping) and not value.keys() - {"mode", "ttl"},
     "max_tool_calls": lambda value: isinstance(value, int),  # of tools that run in a server
     "truncation": one_of("disabled"),
 }
-UNSUPPORTED = {
+UNSUPPORTED: Accepted = {
     "conversation": one_of(),
     "prompt": one_of(),
     "context_management": one_of([]),
@@ -105,7 +105,7 @@ class Functions:
 
 def read_response(body: Mapping[str, Any]) -> ResponseRequest:
     """Raises RequestError, UnsupportedError that name the field."""
-    asked = read(body, ResponseRequest, IGNORED, UNSUPPORTED)
+    asked = read(body, ResponseRequest, {**ACCEPTED, **IGNORED, **UNSUPPORTED})
     for name in asked.include:
         if name not in _INCLUDE:
             raise UnsupportedError(
