@@ -44,11 +44,10 @@ from octavo.server.ollama.endpoints import OllamaChat, OllamaEmbed, OllamaEmbedd
 from octavo.server.openai.chat import ChatEndpoint
 from octavo.server.openai.completions import CompletionEndpoint
 from octavo.server.openai.embeddings import EmbeddingEndpoint
+from octavo.server.openai.responses.endpoint import response_routes
 from octavo.server.own.scores import RerankEndpoint, ScoreEndpoint
 from octavo.server.own.tokens import DetokenizeEndpoint, TokenizeEndpoint, TokenizerInfo
 from octavo.server.own.tokens import DetokenizeEndpoint, TokenizeEndpoint
-from octavo.server.openai.responses.endpoint import ResponseEndpoint, ResponseRoutes
-from octavo.server.openai.responses.store import ResponseStore
 from octavo.server.port import TextEngine
 from octavo.server.seat import Seat
 from octavo.server.serving import bind, run
@@ -62,8 +61,6 @@ def create_app(served: TextEngine | Models, config: ServerConfig, state: ServerS
     models = served if isinstance(served, Models) else Models.of(served)
     service = Service(models, config, state or ServerState(), Admission(config))
     reads = Reads(service)
-    responses = ResponseStore()
-    kept = ResponseRoutes(service, responses)
 
     def post(path: str, endpoint: ASGIApp) -> Route:
         return Route(path, endpoint, methods=["POST"])
@@ -85,10 +82,7 @@ def create_app(served: TextEngine | Models, config: ServerConfig, state: ServerS
         post("/api/embeddings", OllamaEmbeddings(service)),
         post("/api/show", listing.OllamaShow(service)),
         *(Route(path, listing.OllamaReads(service), methods=["GET"]) for path in listing.PATHS),
-        post("/v1/responses", ResponseEndpoint(service, responses)),
-        post("/v1/responses/{response}/cancel", kept),
-        Route("/v1/responses/{response}", kept, methods=["GET", "DELETE"]),
-        Route("/v1/responses/{response}/input_items", kept, methods=["GET"]),
+        *response_routes(service),
         *(Route(path, reads, methods=["GET"]) for path in ("/v1/models", "/v1/models/{model:path}")),
         *(Route(path, reads, methods=["GET"]) for path in ("/health", "/health/live", "/health/ready", "/version")),
     ]

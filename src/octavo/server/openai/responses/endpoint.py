@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl
 
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from octavo.errors import OctavoError, RequestError
@@ -137,6 +138,17 @@ async def _bytes(events: AsyncGenerator[Event, None]) -> AsyncGenerator[bytes, N
     async with aclosing(events):
         async for event in events:
             yield named_event(event)
+
+
+def response_routes(service: Service) -> list[Route]:
+    store = ResponseStore()
+    kept = ResponseRoutes(service, store)
+    return [
+        Route("/v1/responses", ResponseEndpoint(service, store), methods=["POST"]),
+        Route("/v1/responses/{response}", kept, methods=["GET", "DELETE"]),
+        Route("/v1/responses/{response}/cancel", kept, methods=["POST"]),
+        Route("/v1/responses/{response}/input_items", kept, methods=["GET"]),
+    ]
 
 
 class ResponseRoutes:
