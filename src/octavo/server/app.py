@@ -47,7 +47,6 @@ from octavo.server.openai.embeddings import EmbeddingEndpoint
 from octavo.server.openai.responses.endpoint import response_routes
 from octavo.server.own.scores import RerankEndpoint, ScoreEndpoint
 from octavo.server.own.tokens import DetokenizeEndpoint, TokenizeEndpoint, TokenizerInfo
-from octavo.server.own.tokens import DetokenizeEndpoint, TokenizeEndpoint
 from octavo.server.port import TextEngine
 from octavo.server.seat import Seat
 from octavo.server.serving import bind, run
