@@ -27,6 +27,7 @@ FLOORS = {
     "program": 1,
     "text": 1,
     "grammar": 1,
+    "workload": 1,
     "models": 2,
     "weights": 2,
     "backends": 3,
@@ -35,6 +36,7 @@ FLOORS = {
     "runner": 4.2,
     "engine": 5,
     "server": 6,
+    "load": 6,
     "cli": 7,
 }
 FLOOR_0_ORDER = [
@@ -131,7 +133,7 @@ def test_native_files_are_short():
             assert lines <= MAX_NATIVE, f"{path.name} has {lines} lines"
 
 
-@pytest.mark.parametrize("package", ["policy", "program", "models"])
+@pytest.mark.parametrize("package", ["policy", "program", "models", "workload"])
 def test_rooms_without_torch_and_numpy(package: str):
     """Each module of the room imports while torch and numpy are blocked."""
     modules = [

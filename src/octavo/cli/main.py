@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("show", "what a model is: configuration, tensors, tokenizer"),
     "explain": ("explain", "print the program: operators, shapes, bytes, FLOPs"),
     "bench": ("bench", "measure prefill and decode speed of the whole engine"),
+    "load": ("load", "put a server under load, and report how it answers"),
     "perplexity": ("perplexity", "perplexity of a text, and fidelity against the reference"),
     "doctor": ("doctor", "what this machine offers and whether the build uses it"),
     "completion": ("completion", "print a shell completion script"),
