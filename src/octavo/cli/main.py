@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("explain", "print the program: operators, shapes, bytes, FLOPs"),
     "bench": ("bench", "measure prefill and decode speed of the whole engine"),
     "load": ("load", "put a server under load, and report how it answers"),
+    "launch": ("launch", "start a coding agent on the served model"),
     "perplexity": ("perplexity", "perplexity of a text, and fidelity against the reference"),
     "doctor": ("doctor", "what this machine offers and whether the build uses it"),
     "completion": ("completion", "print a shell completion script"),
