@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from octavo.backends.native.executor import available_isas
+from octavo.program.limits import LIMITS, at
 from octavo.program.rules import Cost
 from octavo.runner import calibration
-from octavo.runner.calibration import PRODUCTS, Calibration, Gauge, Key, at, calibrated
-from octavo.runner.roofline import LIMITS, Reading, by_kind
+from octavo.runner.calibration import PRODUCTS, Calibration, Gauge, Key, calibrated
+from octavo.runner.roofline import Reading, by_kind
 
 MIB = 2**20
 

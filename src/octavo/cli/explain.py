@@ -163,6 +163,16 @@ def load_program(
         return program if plain else lower(program, kinds, sizes, eaten, kv_dtype=kv_dtype)
 
 
+def config_of(model: str) -> ModelConfig:
+    """What a checkpoint, or a bare configuration, states. Raises ConfigError, MissingFileError."""
+    config_file = _bare_config(model)
+    if config_file is not None:
+        with in_file(config_file):
+            return ModelConfig.from_mapping(_read(config_file))
+    with closing(open_checkpoint(fetch.resolve(model))) as checkpoint:
+        return model_config(checkpoint)
+
+
 def _bare_config(model: str) -> Path | None:
     path = Path(model)
     if path.is_dir() and (path / "config.json").is_file():

@@ -28,6 +28,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rm": ("models", "remove a model from the cache"),
     "show": ("show", "what a model is: configuration, tensors, tokenizer"),
     "explain": ("explain", "print the program: operators, shapes, bytes, FLOPs"),
+    "plan": ("plan", "whether a model fits a machine, how fast it is there, and why"),
+    "calibrate": ("calibrate", "measure this machine for plan and simulate"),
     "bench": ("bench", "measure prefill and decode speed of the whole engine"),
     "load": ("load", "put a server under load, and report how it answers"),
     "launch": ("launch", "start a coding agent on the served model"),

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.cli.screen import human, short, table
-from octavo.runner.calibration import MIB, Calibration, Curve
+from octavo.program.limits import Curve
+from octavo.runner.calibration import MIB, Calibration
 from octavo.runner.measure import Measurement, Phase, Workload
 from octavo.runner.roofline import Reading, by_kind
 

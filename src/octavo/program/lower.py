@@ -104,8 +104,10 @@ def _activation_kind(program: Program, name: str, activations: str) -> DType:
     for glu, whose outliers eight bits lose (docs/fidelity.md); i15 behind norms; i15g32 for what nothing has levelled,
     such as the residual stream. Where a norm reads what comes of attention, small as it may be, i15g32 too.
     """
+    if activations == "bf16":
+        return "bf16"
     weights = {program.weights[op.weights[0]].kind for op in program.ops if op.kind in LINEARS and op.ins[0] == name}
-    if activations == "bf16" or not weights <= set(INTEGER_WEIGHTS):
+    if not weights <= set(INTEGER_WEIGHTS):
         return "bf16"
     writer = next((op.kind for op in program.ops if name in op.outs), None)
     made = {op.outs[0] for op in program.ops if op.kind in LINEARS and op.ins[0] == name}

@@ -18,6 +18,7 @@ from typing import Any
 
 from octavo import _native
 from octavo.backends.native.executor import ISAS
+from octavo.program.limits import Curve, at
 from octavo.types import digest
 from octavo.weights.fetch import cache_home
 
@@ -29,8 +30,6 @@ RANDOM_UNITS = (4096, 12288)  # bytes read in one piece
 PRODUCTS = ("f32", "bf16", "int8", "bf16 tile", "int8 tile")  # the index is native's number
 RETRIES = 2  # of a calibration that other work disturbed
 READ_SECONDS, PRODUCT_SECONDS = 0.03, 0.01  # spent on one figure; the largest footprints take one pass at least
-
-Curve = tuple[tuple[int, float], ...]  # (footprint in bytes, bytes a second), ascending
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,19 +143,6 @@ def calibrate(key: Key) -> Calibration:
     }
     products = {n: {kind: rate for kind in PRODUCTS if (rate := gauge.product(n, kind)) is not None} for n in counts}
     return Calibration(key, sequential, random, products, gauge.barrier(key.threads), time.monotonic() - begun)
-
-
-def at(curve: Sequence[tuple[int, float]], footprint: float) -> float:
-    """The curve at a footprint: straight between its points in the logarithm of the footprint, flat beyond its ends."""
-    low = curve[0]
-    for high in curve:
-        if footprint <= high[0]:
-            if footprint <= low[0] or high == low:
-                return high[1]
-            share = math.log(footprint / low[0]) / math.log(high[0] / low[0])
-            return low[1] + share * (high[1] - low[1])
-        low = high
-    return low[1]
 
 
 def processor() -> str:

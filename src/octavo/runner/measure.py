@@ -19,11 +19,12 @@ from octavo.drafters.null import NullDrafter
 from octavo.errors import UnsupportedError, UsageError
 from octavo.program.cost import program_cost
 from octavo.program.ir import Program
+from octavo.program.limits import Roofs, at
 from octavo.program.rules import entry_bytes
 from octavo.request import Row, TableUpdate
 from octavo.runner.batch import Header, HeaderWriter
-from octavo.runner.calibration import FOOTPRINTS, PRODUCTS, Calibration, Gauge, at
-from octavo.runner.roofline import Reading, Roofs, readings
+from octavo.runner.calibration import FOOTPRINTS, PRODUCTS, Calibration, Gauge
+from octavo.runner.roofline import Reading, readings
 from octavo.runner.runner import TARGET, Loaded, Progress, Runner
 from octavo.types import StepShape
 
@@ -102,6 +103,36 @@ def measure(config: EngineConfig, workload: Workload, calibration: Calibration, 
         decode = bench.phase("decode", [bench.decode_step(workload)], calibration)
         prefill = bench.phase("prefill", bench.prompt_steps(workload, config.max_num_batched_tokens), calibration)
         return Measurement(bench.loaded, bench.program, decode, prefill)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """One model over many shapes of steps, one phase each."""
+
+    loaded: Loaded
+    program: Program
+    shapes: tuple[StepShape, ...]
+    phases: tuple[Phase, ...]
+
+
+def survey(
+    config: EngineConfig,
+    decodes: Sequence[tuple[int, int]],
+    prompts: Sequence[int],
+    calibration: Calibration,
+    progress: Progress,
+) -> Survey:
+    """decodes: (batch, context). prompts: tokens, each in one step. Two seconds a shape. Raises as `measure` does."""
+    if config.executor != "native":
+        raise UnsupportedError("operators are timed on the native executor alone", param="executor")
+    loads = [Workload(batch, context, 1) for batch, context in decodes] + [Workload(1, 0, tokens) for tokens in prompts]
+    most = Workload(*(max(getattr(load, name) for load in loads) for name in ("batch", "context", "prompt")))
+    config = most.limits(replace(config, max_num_batched_tokens=max(config.max_num_batched_tokens, most.prompt)))
+    with _opened(config, progress) as bench:
+        steps = [bench.decode_step(load) for load in loads[: len(decodes)]]
+        steps += [bench.prompt_steps(load, load.prompt)[0] for load in loads[len(decodes) :]]
+        phases = tuple(bench.phase(str(number), [step], calibration) for number, step in enumerate(steps))
+        return Survey(bench.loaded, bench.program, tuple(shape for shape, _ in steps), phases)
 
 
 @contextmanager

@@ -1,36 +1,20 @@
 """Measured operators against what the machine allows: seconds of each, the limit that binds it, the share it reaches.
 
-Pure arithmetic over costs (program/cost.py), times and roofs. An operator's least time is the largest of what it needs:
-its weights read front to back and its cached keys and values in pages, both at the footprint of the whole step, its
-values in the caches of the cores, its products, and the barrier behind it.
+Pure arithmetic over costs (program/cost.py), times and least times (program/limits.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from octavo.program.arena import place
 from octavo.program.cost import op_cost, op_product
 from octavo.program.encode import barrier_flags
 from octavo.program.ir import Op, Program
+from octavo.program.limits import LIMITS, Roofs, least_seconds
 from octavo.program.rules import Cost
 from octavo.types import StepShape
-
-LIMITS = ("weights", "cache", "values", "products", "barrier")
-
-
-@dataclass(frozen=True, slots=True)
-class Roofs:
-    """Bytes a second of weights and of cached pages at the step's footprint; of values, by theirs. products: kind ->
-    operations a second. barrier: seconds of one."""
-
-    footprint: int
-    weights: float
-    cache: float
-    values: Callable[[float], float]
-    products: Mapping[str, float]
-    barrier: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +93,7 @@ def by_kind(found: Sequence[Reading]) -> list[Reading]:
 
 def _reading(program: Program, op: Op, shape: StepShape, roofs: Roofs, barrier: bool) -> Reading:
     cost = op_cost(program, op, shape)
-    kind, times = op_product(program, op)
-    least = {
-        "weights": cost.weight_bytes / roofs.weights,
-        "cache": cost.cache_bytes / roofs.cache,
-        "values": cost.value_bytes / roofs.values(cost.value_bytes),
-        "products": cost.flops * times / roofs.products[kind] if cost.flops else 0.0,
-        "barrier": roofs.barrier if barrier else 0.0,
-    }
+    product = op_product(program, op)
     return Reading(
         name=op.outs[0],
         kind=op.kind,
@@ -125,9 +102,9 @@ def _reading(program: Program, op: Op, shape: StepShape, roofs: Roofs, barrier: 
         count=1,
         seconds=0.0,
         cost=cost,
-        product=kind if cost.flops else "",
-        operations=cost.flops * times,
-        least=least,
+        product=product[0] if cost.flops else "",
+        operations=cost.flops * product[1],
+        least=least_seconds(cost, product, roofs, barrier=barrier),
     )
 
 
