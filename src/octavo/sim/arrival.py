@@ -1,49 +1,44 @@
-"""One request as a workload states it: when it comes, what its prompt is made of, how much it wants."""
+"""One request as the simulator has it: a job of a workload, and the tokens that stand for its prompt."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-PIECE_IDS = 512  # ids that one content has; longer pieces are several contents
+from octavo.workload.job import Job
 
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Tokens of one content: two prompts that begin with the same pieces share them. tokens: at most PIECE_IDS."""
-
-    content: int
-    tokens: int
+RUN_IDS = 512  # ids that one identity has to itself; longer runs use those of several
+OWN = 2**29  # ids from here to 2^30 are of no run
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """at: seconds from the start. output_tokens: it ends there. abort_after: seconds after which its client is gone."""
+    """number: tells its own tokens from those of others. abort_after: seconds after which its client is gone."""
 
-    at: float
-    pieces: tuple[Piece, ...]
-    output_tokens: int
+    job: Job
+    number: int
     tenant: str = ""
     priority: int = 0
     abort_after: float | None = None
 
     @property
+    def at(self) -> float:
+        return self.job.at
+
+    @property
     def prompt_tokens(self) -> int:
-        return sum(piece.tokens for piece in self.pieces)
+        return self.job.input_tokens
+
+    @property
+    def output_tokens(self) -> int:
+        return self.job.output_tokens
 
     def prompt_ids(self) -> tuple[int, ...]:
-        """Token ids in which equal contents are equal and others differ."""
+        """Token ids in which runs of one identity are equal and all else differs."""
         ids: list[int] = []
-        for piece in self.pieces:
-            first = piece.content * PIECE_IDS % 2**30
-            ids.extend(range(first, first + piece.tokens))
+        for identity, tokens in self.job.shared:
+            first = identity * RUN_IDS % OWN
+            ids.extend(range(first, first + tokens))
+        left = self.job.input_tokens - len(ids)
+        first = OWN + self.number * RUN_IDS % OWN
+        ids.extend(range(first, first + left))
         return tuple(ids)
-
-
-def pieces_of(contents: Sequence[int], tokens: int) -> tuple[Piece, ...]:
-    """`tokens` tokens over contents of PIECE_IDS each, the last one cut."""
-    return tuple(
-        Piece(content, min(PIECE_IDS, tokens - place * PIECE_IDS))
-        for place, content in enumerate(contents)
-        if tokens > place * PIECE_IDS
-    )

@@ -36,20 +36,20 @@ class ByLoad:
 class ByPrefix:
     """The least work that is left: prompt tokens that wait there and those of this prompt that it has not seen.
 
-    It remembers which contents it sent where, as many as the cache of a replica holds, the latest first: an estimate,
-    as a router without the replicas' help has it.
+    It remembers which runs it sent where, as many as the cache of a replica holds, the latest first: an estimate, as a
+    router without the replicas' help has it.
     """
 
-    def __init__(self, contents: int) -> None:
-        self._most = max(contents, 1)
+    def __init__(self, runs: int) -> None:
+        self._most = max(runs, 1)
         self._seen: dict[int, OrderedDict[int, None]] = {}
 
     def choose(self, arrival: Arrival, replicas: Sequence[Replica]) -> Replica:
         chosen = min(replicas, key=lambda one: (self._left(arrival, one), one.load, one.number))
         seen = self._seen.setdefault(chosen.number, OrderedDict())
-        for piece in arrival.pieces:
-            seen[piece.content] = None
-            seen.move_to_end(piece.content)
+        for identity, _ in arrival.job.shared:
+            seen[identity] = None
+            seen.move_to_end(identity)
         while len(seen) > self._most:
             seen.popitem(last=False)
         return chosen
@@ -57,15 +57,15 @@ class ByPrefix:
     def _left(self, arrival: Arrival, replica: Replica) -> int:
         seen = self._seen.get(replica.number, ())
         left = arrival.prompt_tokens
-        for piece in arrival.pieces:
-            if piece.content not in seen:
+        for identity, tokens in arrival.job.shared:
+            if identity not in seen:
                 break
-            left -= piece.tokens
+            left -= tokens
         return replica.queued_tokens + left
 
 
-def router(rule: Rule, contents: int) -> Router:
-    """contents: pieces of prompts that one replica's cache holds."""
+def router(rule: Rule, runs: int) -> Router:
+    """runs: of shared prompts, how many one replica's cache holds."""
     if rule == "prefix":
-        return ByPrefix(contents)
+        return ByPrefix(runs)
     return InTurn() if rule == "turn" else ByLoad()

@@ -11,8 +11,9 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import takewhile
 
 from octavo.errors import OctavoError
 from octavo.request import TokenDelta
@@ -135,7 +136,7 @@ class Service:
 
     def run(self, arrivals: Iterable[Arrival], *, faults: Sequence[Fault] = (), until: float = float("inf")) -> History:
         """arrivals: in order of time. until: requests that come later are left out; those that are here end."""
-        self._arrivals = (one for one in arrivals if one.at <= until)
+        self._arrivals = takewhile(lambda one: one.at <= until, arrivals)
         self._pull()
         for fault in faults:
             self._put(fault.at, EventKind.FAULT, lambda now, fault=fault: self._slow(fault, now))  # type: ignore[misc]
@@ -172,7 +173,7 @@ class Service:
         replica = self._router.choose(arrival, self._fronts)
         first = arrival
         if self._split is not None:
-            first = Arrival(arrival.at, arrival.pieces, min(arrival.output_tokens, 1), arrival.tenant, arrival.priority)
+            first = _asking(arrival, min(arrival.output_tokens, 1))
         if self._submit(replica, first, journey, now) and arrival.abort_after is not None:
             self._put(now + arrival.abort_after, EventKind.ABORT, lambda time: self._abort(journey, time))
 
@@ -244,7 +245,7 @@ class Service:
         """The cache travels; decoding goes on where the fewest requests are."""
         del self._open[str(journey.number)]
         arrival = journey.arrival
-        rest = Arrival(now, arrival.pieces, arrival.output_tokens - 1, arrival.tenant, arrival.priority)
+        rest = _asking(arrival, arrival.output_tokens - 1)
 
         def come(time: float) -> None:
             target = min(self._decoders, key=lambda one: (one.load, one.number))
@@ -266,3 +267,7 @@ class Service:
             self._looked = now
             running = sum(one.scheduler.num_running for one in self._all)
             self.history.queue.append((now, running, sum(one.scheduler.num_waiting for one in self._all)))
+
+
+def _asking(arrival: Arrival, tokens: int) -> Arrival:
+    return replace(arrival, job=replace(arrival.job, output_tokens=tokens))
