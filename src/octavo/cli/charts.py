@@ -117,6 +117,12 @@ def lines(
     return "\n".join([*parts, "</svg>"])
 
 
+def standalone(chart: str) -> str:
+    """A chart as a file of its own."""
+    head, _, rest = chart.partition(">")
+    return f'{head}><style>{_STYLE}</style><rect width="{WIDTH}" height="{HEIGHT}" fill="var(--page)"/>{rest}\n'
+
+
 def grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table; columns that hold numbers stand at the right."""
     numeric = [
