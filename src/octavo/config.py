@@ -37,6 +37,7 @@ class EngineConfig:
 
     kv_memory in bytes. num_blocks overrides kv_memory. plans_outstanding: steps planned before the first commits.
     packed_cache: on keeps the native executor's packed weights on disk; the next load maps them.
+    journal: a file for every request, plan and result of the scheduler (policy/journal.py).
     task: auto embeds with encoders and generates with all others. pooling: which rows an embedding is made of; auto:
     what the checkpoint states, else the mean of an encoder's, the last of a decoder's. normalize: to length 1.
     Raises UsageError that names a limit out of its range.
@@ -59,6 +60,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     plans_outstanding: int = 1
     packed_cache: Literal["off", "on"] = "off"
+    journal: str | None = None
     served_model_name: str | None = None
     task: Literal["auto", "generate", "embed"] = "auto"
     pooling: Literal["auto", "last", "mean", "cls"] = "auto"

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("explain", "print the program: operators, shapes, bytes, FLOPs"),
     "plan": ("plan", "whether a model fits a machine, how fast it is there, and why"),
     "simulate": ("simulate", "a service in virtual time, with the scheduler that serves"),
+    "replay": ("replay", "make the plans of a journal again and compare them"),
     "calibrate": ("calibrate", "measure this machine for plan and simulate"),
     "bench": ("bench", "measure prefill and decode speed of the whole engine"),
     "load": ("load", "put a server under load, and report how it answers"),

@@ -36,7 +36,8 @@ from octavo.workload.lengths import parse_lengths
 from octavo.workload.synthetic import Synthetic
 from octavo.workload.trace import read_trace
 
-BLOCK, SHARE = 16, 0.9  # tokens of a block; of what is left, for caches
+BLOCK, DEVICE_BLOCK = 16, 64  # tokens of a block: as the engine has it here; of devices, which would take larger ones
+SHARE = 0.9  # of what is left, for caches
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     group.add_argument("--link", type=float, metavar="GBs", help="from prefill to decode (default: the machine's)")
     group.add_argument("--max-num-seqs", type=int, default=256, metavar="N", help="default: 256")
     group.add_argument("--batch-tokens", type=int, default=2048, metavar="N", help="tokens of a step (default: 2048)")
+    group.add_argument("--block-tokens", type=int, metavar="N", help="default: 16 on this machine, 64 on devices")
     group.add_argument("--no-prefix-caching", action="store_true")
     group.add_argument("--drafts", type=int, default=0, metavar="N", help="a step, by a drafter")
     group.add_argument("--acceptance", type=float, default=0.7, metavar="P", help="of each draft (default: 0.7)")
@@ -98,7 +100,7 @@ class House:
         decoders = made(len(fronts), args.replicas, drafts=drafts, imports=bool(fronts))
         per_token = sum(group.bytes_per_token for group in self.sizes.groups)
         link = args.link * 1e9 if args.link else self.machine.link or self.machine.bandwidth
-        runs = self.sizes.num_blocks * BLOCK // 512
+        runs = self.sizes.num_blocks * self.sizes.block_tokens // 512
         service = Service(
             decoders,
             router(args.router, runs),
@@ -143,7 +145,8 @@ def _house(args: argparse.Namespace, machine: MachineModel) -> House:
     parallel = parallel_of(args, subject)
     program = subject.program(args.weights, args.kv_dtype)
     memory = memory_of(program, machine, parallel, args.batch_tokens)
-    each = memory.of_request(BLOCK, BLOCK) - memory.per_request
+    block = args.block_tokens or (BLOCK if args.machine == "this" else DEVICE_BLOCK)
+    each = memory.of_request(block, block) - memory.per_request
     spare = memory.spare * SHARE - memory.per_request * args.max_num_seqs
     blocks = int(spare / each) if each else args.max_num_seqs
     if blocks < 1:
@@ -153,8 +156,8 @@ def _house(args: argparse.Namespace, machine: MachineModel) -> House:
         )
     sizes = Sizes(
         groups=program.groups,
-        num_blocks=min(blocks, args.max_num_seqs * -(-subject.max_context // BLOCK)),
-        block_tokens=BLOCK,
+        num_blocks=min(blocks, args.max_num_seqs * -(-subject.max_context // block)),
+        block_tokens=block,
         max_model_len=subject.max_context,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.batch_tokens,
@@ -164,8 +167,8 @@ def _house(args: argparse.Namespace, machine: MachineModel) -> House:
 
 
 def _check(args: argparse.Namespace) -> None:
-    for name in ("replicas", "batch_tokens", "max_num_seqs", "prefix_groups"):
-        if getattr(args, name) < 1:
+    for name in ("replicas", "batch_tokens", "max_num_seqs", "prefix_groups", "block_tokens"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} is at least 1", param=name)
     for name in ("prefill_replicas", "prefix", "drafts"):
         if getattr(args, name) < 0:

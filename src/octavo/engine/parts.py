@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from octavo.config import EngineConfig
 from octavo.drafters.port import Drafter
 from octavo.engine.port import EngineStats, ModelInfo
 from octavo.engine.vocabulary import load_tokenizer
+from octavo.errors import UsageError
 from octavo.grammar.structures import Structures
+from octavo.policy.journal import JournalScheduler
 from octavo.policy.kv import KVLedger
 from octavo.policy.scheduler import Scheduler, SchedulerLimits
 from octavo.runner.runner import Loaded, Progress, Runner
@@ -50,6 +53,11 @@ def open_engine(
     structures = structures or Structures(lambda: load_tokenizer(config.model))
     runner = Runner.open(config, drafter, progress, structures)
     loaded = runner.loaded
+    return EngineParts(runner, _scheduler(config, loaded, drafter), _info(config, loaded), structures)
+
+
+def _scheduler(config: EngineConfig, loaded: Loaded, drafter: Drafter) -> Scheduler:
+    """Raises UsageError for a journal that cannot be written."""
     ledger = KVLedger(
         loaded.groups,
         loaded.limits.num_blocks,
@@ -68,7 +76,12 @@ def open_engine(
         max_model_len=loaded.limits.max_model_len,
         plans_outstanding=config.plans_outstanding,
     )
-    return EngineParts(runner, Scheduler(limits, ledger), _info(config, loaded), structures)
+    if config.journal is None:
+        return Scheduler(limits, ledger)
+    try:
+        return JournalScheduler(limits, ledger, Path(config.journal), SNAPSHOT_EVERY)
+    except OSError as error:
+        raise UsageError(f"journal {config.journal}: {error.strerror}", param="journal") from None
 
 
 def _info(config: EngineConfig, loaded: Loaded) -> ModelInfo:

@@ -1,14 +1,13 @@
 """A journal of everything that a scheduler was told and what it planned, and the scheduler that keeps one.
 
-A frame is its length (4 bytes, little endian) and one message in msgpack. The first says how the scheduler was made; fed
-the same messages, another one of the same make plans the same steps, row for row (sim/replay.py).
+A frame is its length (4 bytes, little endian) and one message in msgpack. The first says how the scheduler was made.
+Fed the same messages, another one of that make plans the same steps, row for row (sim/replay.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
@@ -70,8 +69,6 @@ class Planned(msgspec.Struct, tag=True, frozen=True):
 
 
 class Committed(msgspec.Struct, tag=True, frozen=True):
-    """seconds: from the schedule call to the commit, by the clock that `now` is of; 0 where it was not told."""
-
     plan: StepPlan
     result: StepResult
 
@@ -81,12 +78,23 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class JournalScheduler(Scheduler):
-    """Writes each call, before it is made, and each plan. Raises OSError as the file does."""
+    """Writes each call before it is made, and each plan. Raises OSError as the file does."""
 
-    def __init__(self, made: Made, scheduler: Scheduler, file: BinaryIO) -> None:
-        super().__init__(scheduler.limits, scheduler.ledger, stats=scheduler.stats)
-        self._file = file
-        self._write(made)
+    def __init__(self, limits: SchedulerLimits, ledger: KVLedger, path: Path, snapshot_every: int) -> None:
+        super().__init__(limits, ledger)
+        self._file = path.open("wb")
+        self._write(
+            Made(
+                limits,
+                ledger.all_groups,
+                tuple(pool.num_blocks for pool in ledger.pools),
+                ledger.block_tokens,
+                ledger.enable_prefix_caching,
+                ledger.hit_backoff,
+                ledger.states.pool.usable if ledger.states is not None else 1,
+                snapshot_every,
+            )
+        )
 
     def _write(self, entry: Entry) -> None:
         data = _encoder.encode(entry)
@@ -113,6 +121,7 @@ class JournalScheduler(Scheduler):
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
         self._write(Committed(plan, result))
+        self._file.flush()
         return super().commit(plan, result)
 
 

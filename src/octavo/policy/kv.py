@@ -95,6 +95,7 @@ class KVLedger:
                 raise UnsupportedError(f"KV group {group.name}: a window needs at least 1 token, not {group.window}")
         self._numbers = [number for number, group in enumerate(groups) if group.rule != "state"]
         stateful = len(self._numbers) < len(groups)
+        self.all_groups = tuple(groups)
         self.groups = tuple(groups[number] for number in self._numbers)
         sizes = [num_blocks] * len(self.groups) if isinstance(num_blocks, int) else list(num_blocks)
         self.pools = [BlockPool(size) for size in sizes]

@@ -67,6 +67,8 @@ def _first_difference(plan: object, recorded: object) -> str:
     for name in ("rows", "tables", "copies", "freed_slots", "states"):
         mine, theirs = getattr(plan, name), getattr(recorded, name)
         if mine != theirs:
-            place = next((n for n, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs)))
+            place = next(
+                (n for n, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs))
+            )
             return f"{name}[{place}] is {mine[place : place + 1]}, was {theirs[place : place + 1]}"
     return "its number"
