@@ -14,7 +14,7 @@ DEV := build/$(if $(filter default,$(origin CXX)),dev,dev-$(notdir $(CXX)))
 SANITIZED := build/sanitize
 CONFIGURE := -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DCMAKE_CXX_COMPILER=$(CXX)
 
-.PHONY: run test lint bench docs native sanitize mutants fidelity tokenizers peers compare clients clean
+.PHONY: run test lint bench docs native sanitize mutants simulate-long predict fidelity tokenizers peers compare clients clean
 
 run: $(VENV)/run.stamp
 	@$(BIN)/octavo pull $(MODEL)
@@ -41,6 +41,14 @@ docs: $(VENV)/dev.stamp
 # Mutants of policy/ against its own suite: figures in docs/policy.md.
 mutants: $(VENV)/dev.stamp
 	PYTHONPATH=tests $(BIN)/python -m policy.mutants
+
+# The scheduler under faults: ten million steps, resumable; figures in docs/reliability.md.
+simulate-long: $(VENV)/dev.stamp
+	PYTHONPATH=tests $(BIN)/python -m policy.long
+
+# Predicted step times beside measured ones: figures in docs/planning.md.
+predict: $(VENV)/dev.stamp
+	$(BIN)/python bench/predict.py $(MODEL) --write
 
 # Native kernels against the reference in fp32 on three English texts: figures in docs/fidelity.md.
 fidelity: $(VENV)/dev.stamp

@@ -29,6 +29,7 @@ FLOORS = {
     "grammar": 1,
     "workload": 1,
     "models": 2,
+    "sim": 2.5,
     "weights": 2,
     "backends": 3,
     "sampling": 4,
@@ -103,6 +104,13 @@ def test_imports_go_downwards(path: Path):
         assert FLOORS[target] < FLOORS[own], f"{name} (floor {FLOORS[own]}) imports {module} (floor {FLOORS[target]})"
 
 
+def test_foresight_needs_no_machine():
+    """sim sees floors 0 and 1 and models: no weights, no kernels."""
+    for path in (SOURCE / "sim").rglob("*.py"):
+        rooms = {room(module) for module, _ in imports(ast.parse(path.read_text()), path)} - {None, "sim", "models"}
+        assert all(FLOORS[one] <= 1 for one in rooms), f"{path.name} imports {rooms}"
+
+
 @pytest.mark.parametrize("path", FILES, ids=IDS)
 def test_sizes_names_and_docstring(path: Path):
     text, name = path.read_text(), str(path.relative_to(SOURCE))
@@ -133,7 +141,7 @@ def test_native_files_are_short():
             assert lines <= MAX_NATIVE, f"{path.name} has {lines} lines"
 
 
-@pytest.mark.parametrize("package", ["policy", "program", "models", "workload"])
+@pytest.mark.parametrize("package", ["policy", "program", "models", "workload", "sim"])
 def test_rooms_without_torch_and_numpy(package: str):
     """Each module of the room imports while torch and numpy are blocked."""
     modules = [

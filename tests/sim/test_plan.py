@@ -9,11 +9,11 @@ import pytest
 from octavo.cli.main import main
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
+from octavo.models.known import KNOWN
 from octavo.models.registry import program_for
 from octavo.program.cost import op_cost, program_cost
 from octavo.program.lower import default_kinds, lower
 from octavo.program.report import explain_totals
-from octavo.sim.known import KNOWN
 from octavo.sim.learning import Sample, beside, corrections
 from octavo.sim.linear import features, find
 from octavo.sim.machine import DEVICES, Correction, from_file, from_mapping, to_toml

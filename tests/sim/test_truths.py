@@ -50,7 +50,7 @@ def test_chunks_bound_the_gap_of_others():
     def seconds(shape):
         return 1e-4 * shape.tokens
 
-    jobs = [Job(0.0, 16, 400), Job(0.05, 8000, 1), Job(0.1, 4000, 1)]
+    jobs = [Job(0.0, 16, 400), Job(0.002, 8000, 1), Job(0.004, 4000, 1)]
     gaps = {}
     for budget in (64, 512):
         history, _ = run(jobs, seconds=seconds, max_num_batched_tokens=budget)

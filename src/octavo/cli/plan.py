@@ -19,11 +19,11 @@ from octavo.cli.machines import machine_of
 from octavo.cli.screen import console, table
 from octavo.errors import UsageError
 from octavo.model_config import ModelConfig
+from octavo.models.known import KNOWN
 from octavo.models.registry import program_for
 from octavo.program.ir import Program
 from octavo.program.lower import CacheDType, default_kinds, lower
 from octavo.sim import advice
-from octavo.sim.known import KNOWN
 from octavo.sim.parallel import Parallel, is_expert
 from octavo.sim.planning import Plan, Wish, plan
 
