@@ -81,3 +81,26 @@ def test_every_option_with_every_kind_of_value(client, llm, option):
         body = BODIES["/api/generate"][0] | {"options": {"num_predict": 2, option: value}}
         check("/api/generate", client.post("/api/generate", json=body), (option, value))
     assert llm.opened == llm.closed
+
+
+def deep(path, depth):
+    value = '{"a":' * depth + "1" + "}" * depth
+    call = f'{{"role":"assistant","content":[{{"type":"tool_use","id":"i","name":"f","input":{value}}}]}}'
+    held = {
+        "/v1/messages": f'"messages":[{call},{{"role":"user","content":"x"}}],"max_tokens":2',
+        "/v1/chat/completions": f'"messages":[{{"role":"user","content":"x"}}],"chat_template_kwargs":{value}',
+        "/v1/completions": f'"prompt":"x","max_tokens":2,"structured_outputs":{{"json":{value}}}',
+        "/api/chat": f'"messages":[{{"role":"user","content":"x"}}],"tools":[{value}]',
+        "/api/generate": f'"prompt":"x","format":{value}',
+    }
+    return f'{{"model":"default",{held[path]}}}'
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/messages", "/v1/chat/completions", "/v1/completions", "/api/chat", "/api/generate"]
+)
+def test_what_is_nested_too_deeply_is_no_fault_of_ours(client, llm, path):
+    for depth in (300, 600, 800, 900, 940, 955, 965, 975, 2000):
+        response = client.post(path, content=deep(path, depth), headers={"content-type": "application/json"})
+        assert response.status_code in (200, 400), (depth, response.text)
+    assert llm.opened == llm.closed

@@ -1,8 +1,11 @@
 """The real model behind the real engine: the official client's calls, and what a client that leaves gives back."""
 
 import contextlib
+import json
 import time
+import urllib.request
 
+import anthropic
 import openai
 import pytest
 from listening import listening
@@ -96,6 +99,43 @@ def test_errors(official):
     assert refused.value.code == "context_length_exceeded"
     with pytest.raises(openai.NotFoundError):
         ask(official, model="other")
+
+
+def test_every_face_says_the_same(served, official):
+    root = served[1].removesuffix("/v1")
+    answer = ask(official)
+    text = answer.choices[0].message.content
+    with anthropic.Anthropic(base_url=root, api_key="none", max_retries=0) as other:
+        asked = {"model": "default", "max_tokens": 16, "temperature": 0, "messages": QUESTION}
+        message = other.messages.create(**asked)
+        with other.messages.stream(**asked) as stream:
+            streamed = "".join(stream.text_stream)
+        counted = other.messages.count_tokens(model="default", messages=QUESTION).input_tokens
+    assert message.content[0].text == streamed == text
+    assert counted == answer.usage.prompt_tokens
+    options = {"temperature": 0, "num_predict": 16}
+    chat = {"model": "smollm2:135m", "messages": QUESTION, "stream": False, "options": options}
+    assert post(f"{root}/api/chat", chat)["message"]["content"] == text
+    assert post(f"{root}/tokenize", {"messages": QUESTION})["count"] == counted
+
+
+def test_a_line_that_changes_costs_no_prefix(served):
+    root = served[1].removesuffix("/v1")
+    with anthropic.Anthropic(base_url=root, api_key="none", max_retries=0) as client:
+
+        def read(mark):
+            bill = {"type": "text", "text": f"x-anthropic-billing-header: cch={mark};"}
+            rules = {"type": "text", "text": "Answer in one short sentence. " * 20}
+            asked = {"model": "default", "max_tokens": 2, "system": [bill, rules], "messages": QUESTION}
+            return client.messages.create(**asked).usage.cache_read_input_tokens
+
+        assert read("aaaa") < 32 <= 96 <= read("bbbb")
+
+
+def post(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)
 
 
 @pytest.mark.parametrize("read", [0, 1, 3])

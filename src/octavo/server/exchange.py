@@ -128,6 +128,8 @@ class Exchange:
             await work
         except OctavoError as error:
             await self.fail(error)
+        except RecursionError:  # nothing of ours recurses but over what a body holds
+            await self.fail(RequestError("the body is nested too deeply", code="invalid_json"))
         except ConnectionError:
             return
         except Exception:
