@@ -27,8 +27,12 @@ class Run:
     typed: str = ""
 
 
-def shell(tool: str, **arguments: object) -> str:
-    return f"call {tool} {json.dumps({'command': f'echo {WORD}'} | arguments)}"
+ECHO = f"echo {WORD}"
+
+
+def order(tool: str, **arguments: object) -> str:
+    """What the scripted model obeys."""
+    return f"call {tool} {json.dumps(arguments)}"
 
 
 def claude_code(bin_: Path, url: str, home: Path) -> list[Run]:
@@ -40,7 +44,7 @@ def claude_code(bin_: Path, url: str, home: Path) -> list[Run]:
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
     claude = [str(bin_ / "claude"), "-p"]
-    asked = [*claude, shell("Bash"), "--allowedTools", "Bash"]
+    asked = [*claude, order("Bash", command=ECHO), "--allowedTools", "Bash"]
     told = [*claude, "Good morning", "--output-format", "json"]
     return [
         Run("print", told, environment, home, ('"subtype":"success"', "You said: ")),
@@ -60,7 +64,7 @@ def codex(bin_: Path, url: str, home: Path) -> list[Run]:
     environment = {"KEY": "none", "CODEX_HOME": str(folder)}
     return [
         Run("exec", [*exec_, "Good morning"], environment, home, ("You said: Good morning",)),
-        Run("tools: shell", [*exec_, shell("exec_command", cmd=f"echo {WORD}")], environment, home, (SAID, WORD)),
+        Run("tools: shell", [*exec_, order("exec_command", cmd=ECHO)], environment, home, (SAID, WORD)),
     ]
 
 
@@ -83,14 +87,21 @@ def opencode(bin_: Path, url: str, home: Path) -> list[Run]:
     environment = {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
     return [
         Run("run", [*run, "Good morning"], environment, home, ("You said: ",)),
-        Run("tools: bash", run, environment, home, (SAID, WORD), typed=shell("bash", description="says it")),
+        Run(
+            "tools: bash",
+            run,
+            environment,
+            home,
+            (SAID, WORD),
+            typed=order("bash", command=ECHO, description="says it"),
+        ),
     ]
 
 
 def qwen_code(bin_: Path, url: str, home: Path) -> list[Run]:
     environment = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "none", "OPENAI_MODEL": "default"}
     qwen = [str(bin_ / "qwen"), "--auth-type", "openai", "-p"]
-    asked = [*qwen, shell("run_shell_command", is_background=False), "--yolo"]
+    asked = [*qwen, order("run_shell_command", command=ECHO, is_background=False), "--yolo"]
     return [
         Run("prompt", [*qwen, "Good morning"], environment, home, ("You said: ",)),
         Run("tools: run_shell_command", asked, environment, home, (SAID, WORD)),

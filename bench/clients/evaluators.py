@@ -67,4 +67,24 @@ def lm_eval(bin_: Path, url: str, home: Path) -> list[Run]:
     ]
 
 
-EVALUATORS: dict[str, Callable[[Path, str, Path], list[Run]]] = {"lm-eval": lm_eval}
+def guidellm(bin_: Path, url: str, home: Path) -> list[Run]:
+    """A handful of requests, one after the other and at once, over chat and over plain completions."""
+    data = home / "prompts.jsonl"
+    rows = [{"prompt": f"Tell me about the number {number}.", "output_tokens_count": 8} for number in range(8)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    environment = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(home / "cache"), "CUDA_VISIBLE_DEVICES": ""}
+
+    def run(what: str, path: str, profile: str) -> Run:
+        backend = f"kind=openai_http,target={url},model=default,request_format={path},max_tokens=8"
+        command = [str(bin_ / "guidellm"), "run", "--disable-console-interactive", "--backend", backend]
+        command += ["--profile", profile, "--constraint", "kind=max_requests,count=6"]
+        command += ["--data", f"kind=json_file,path={data}", "--output", "kind=console"]
+        return Run(what, command, environment, home, ("completed",))
+
+    return [
+        run("chat, synchronous", "/v1/chat/completions", "kind=synchronous"),
+        run("completions, concurrent", "/v1/completions", "kind=concurrent,streams=2"),
+    ]
+
+
+EVALUATORS: dict[str, Callable[[Path, str, Path], list[Run]]] = {"lm-eval": lm_eval, "guidellm": guidellm}
