@@ -40,6 +40,16 @@ def test_a_stream(ask, parsed):
     assert all("usage" not in chunk for chunk in chunks)
 
 
+def test_usage_as_far_as_it_has_come(ask, parsed):
+    told = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = parsed(ask(stream=True, stream_options=told))
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts) and 1 <= counts[0] < counts[-1]
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {chunks[-1]["usage"]["prompt_tokens"]}
+    (alone,) = {"usage" in chunk for chunk in parsed(ask(stream=True, stream_options={"continuous_usage_stats": True}))}
+    assert not alone
+
+
 def test_usage_in_a_stream(ask, parsed):
     *chunks, last = parsed(ask(stream=True, stream_options={"include_usage": True}))
     assert last["choices"] == [] and last["usage"] == ask().json()["usage"]

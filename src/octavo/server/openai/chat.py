@@ -24,7 +24,7 @@ class ChatEndpoint(Endpoint):
         top = chat_logprobs(asked)
         writer = LogprobWriter(call.llm.tokenizer, top or 0)
         style = ChatStyle(writer, conversation, token_ids=asked.return_token_ids, logprobs=top is not None)
-        await Job(conversation.generation, style, asked.stream, asked.include_usage).run(exchange)
+        await Job(conversation.generation, style, asked.stream, asked.told_usage).run(exchange)
 
 
 class ChatStyle:

@@ -34,7 +34,7 @@ class CompletionEndpoint(Endpoint):
         fitted = [call.fit(params, len(prompt.ids), asked.max_tokens) for prompt in prompts]
         generation = call.generation(prompts, fitted, cache_key=asked.prompt_cache_key)
         style = CompletionStyle(call.llm.tokenizer, asked)
-        await Job(generation, style, asked.stream, asked.include_usage).run(exchange)
+        await Job(generation, style, asked.stream, asked.told_usage).run(exchange)
 
 
 def _prompts(call: Call, given: Sequence[str | list[int]]) -> list[Prompt]:

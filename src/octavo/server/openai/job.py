@@ -17,6 +17,7 @@ from octavo.engine.outputs import StreamDelta
 from octavo.server.call import Choice, Generation, Outputs, Usage
 from octavo.server.exchange import Exchange
 from octavo.server.face import event
+from octavo.server.openai.shapes import ToldUsage
 from octavo.server.port import TextEngine
 
 
@@ -40,7 +41,7 @@ class Job:
     generation: Generation
     style: Style
     stream: bool
-    include_usage: bool
+    told_usage: ToldUsage
 
     async def run(self, exchange: Exchange) -> None:
         """Answers the exchange. Raises RequestError before anything was sent."""
@@ -58,15 +59,17 @@ class Job:
 
     async def _events(self, outputs: Outputs) -> AsyncGenerator[bytes, None]:
         head = self._head(self.style.chunk_object)
-        usage: dict[str, Any] = {"usage": None} if self.include_usage else {}
+        usage: dict[str, Any] = {} if self.told_usage == "never" else {"usage": None}
         first = True
         async with aclosing(outputs.deltas()) as deltas:
             async for choice, delta in deltas:
                 for shown in self.style.chunks(choice, delta):
                     more = self.style.extras(outputs.choices) if first else {}
                     choice.fresh = first = False
+                    if self.told_usage == "always":
+                        usage = {"usage": spelled(outputs.usage)}
                     yield event(head | more | {"choices": [shown]} | usage)
-        if self.include_usage:
+        if usage:
             yield event(head | {"choices": [], "usage": spelled(outputs.usage)})
 
     def _head(self, kind: str) -> dict[str, Any]:

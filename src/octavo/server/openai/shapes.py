@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,8 +13,12 @@ from octavo.server.openai.structure import read_structure
 MAX_PROMPTS = 32
 
 
+ToldUsage = Literal["never", "at the end", "always"]
+
+
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_usage: bool = False
+    continuous_usage_stats: bool = False  # vLLM's
     include_obfuscation: bool = False
 
 
@@ -51,8 +55,12 @@ class Generation(msgspec.Struct, kw_only=True):
     structured_outputs: Any = None
 
     @property
-    def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+    def told_usage(self) -> ToldUsage:
+        """Where a stream tells what was used so far."""
+        options = self.stream_options
+        if options is None or not options.include_usage:
+            return "never"
+        return "always" if options.continuous_usage_stats else "at the end"
 
     @property
     def structure_field(self) -> str:
