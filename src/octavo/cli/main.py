@@ -23,6 +23,7 @@ INTERRUPTED, BROKEN_PIPE = 130, 141  # exit codes beside those of errors.py
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("run", "answer one prompt, or chat"),
     "serve": ("serve", "serve the OpenAI-compatible API"),
+    "batch": ("batch", "answer a file of requests"),
     "pull": ("pull", "bring a model into the cache"),
     "ls": ("models", "list the models at hand"),
     "rm": ("models", "remove a model from the cache"),

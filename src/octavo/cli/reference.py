@@ -18,7 +18,7 @@ they are true or false.
 """
 
 # Arguments of a command that share their name with a flag and are none.
-_OWN = {"explain": {"batch", "context"}}
+_OWN = {"batch": {"model"}, "explain": {"batch", "context"}}
 
 
 def render() -> str:
@@ -30,6 +30,7 @@ def render() -> str:
         parts.extend(_row(action, given) for action in parser._actions if action.dest != "help")
         parts.append("")
     parts.append("## Exit codes\n\n| code | kind | default word |\n|---|---|---|\n| 0 | success | |")
+    parts.append("| 1 | `octavo batch`: complete, but some lines were refused | |")
     parts.extend(f"| {kind.exit_code} | {kind.__name__} | {kind.default_code} |" for kind in _kinds(OctavoError))
     parts.append("| 130 | interrupted by Ctrl-C | |\n| 141 | the reader of stdout went away | |\n")
     parts.append("A failure is one line on stderr: `error: WORD: MESSAGE`.\n")

@@ -1,0 +1,1 @@
+"""Batch files: requests in a file, answered by the endpoints of the server, without a socket."""
