@@ -155,6 +155,9 @@ SERVE_FLAGS: tuple[Flag, ...] = (
     Flag("max-queued-requests", "sequences that may wait (default: 4 x --max-num-seqs, at least 64)", whole),
     Flag("max-queued-tokens", "prompt tokens that may wait (default: what a minute computes, as measured)", whole),
     Flag("max-key-requests", "requests that one API key may have open at once (default: any number)", whole),
+    Flag("log-format", "a line a request on stderr, or none", choices=("text", "json", "off"), default="text"),
+    Flag("metrics-alias", "names of another engine beside ours at /metrics", choices=("vllm",)),
+    Flag("keep-prompts", "keep prompts for `octavo explain --request`", boolean, default=False),
 )
 
 BENCH_FLAGS: tuple[Flag, ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from octavo.request import TokenDelta
+from octavo.request import FinishReason, TokenDelta
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +30,9 @@ class Course:
     output_tokens: int = 0
     preemptions: int = 0
     mask_seconds: float = 0.0
+    ended: float = 0.0
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
 
     @classmethod
     def begin(cls, index: int, prompt_tokens: int, seed: int) -> Course:
@@ -49,3 +52,8 @@ class Course:
             self.output_tokens += kept
         if delta.finish_reason is not None:
             self.preemptions, self.mask_seconds = delta.preemptions, delta.mask_seconds
+
+    def end(self, reason: FinishReason, stop_reason: int | str | None = None) -> None:
+        """The first end counts."""
+        if self.finish_reason is None:
+            self.ended, self.finish_reason, self.stop_reason = time.monotonic(), reason, stop_reason

@@ -137,6 +137,8 @@ class Transcript:
             self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
             if self._detokenizer is not None:
                 self._pending.text.append(self._detokenizer.finish())
+        if self.finish_reason is not None:
+            self.course.end(self.finish_reason, self.stop_reason)
 
     def pull(self) -> StreamDelta | None:
         """Everything taken since the last pull; None while there is nothing to show."""

@@ -1,6 +1,7 @@
 """The HTTP server: routes over one engine, and `serve`, which loads the engine and runs until it is told to stop.
 
 GET  /v1/models  /v1/models/{id}  /health  /health/live  /health/ready  /version
+GET  /metrics  /v1/requests  /v1/requests/{id}
 POST /v1/chat/completions  /v1/completions  /v1/embeddings
 POST /v1/messages  /v1/messages/count_tokens
 GET  /api/version  /api/tags  /api/ps
@@ -38,7 +39,11 @@ from octavo.server.exchange import Exchange
 from octavo.server.failures import HttpError
 from octavo.server.fleet import FleetConfig
 from octavo.server.guard import Guard
+from octavo.server.insight import Insight
+from octavo.server.journal import LogFormat, journal
+from octavo.server.metrics import Alias
 from octavo.server.models import ALIAS, Models
+from octavo.server.observer import Observer, Watch
 from octavo.server.ollama import listing
 from octavo.server.ollama.endpoints import OllamaChat, OllamaEmbed, OllamaEmbeddings, OllamaGenerate
 from octavo.server.openai.chat import ChatEndpoint
@@ -58,8 +63,9 @@ Announce = Callable[[str], None]
 def create_app(served: TextEngine | Models, config: ServerConfig, state: ServerState | None = None) -> Starlette:
     """The ASGI application over an engine that runs already, or over several models."""
     models = served if isinstance(served, Models) else Models.of(served)
-    service = Service(models, config, state or ServerState(), Admission(config))
-    reads = Reads(service)
+    observer = Observer(keep_prompts=config.keep_prompts)
+    service = Service(models, config, state or ServerState(), Admission(config), observer)
+    reads, insight = Reads(service), Insight(service)
 
     def post(path: str, endpoint: ASGIApp) -> Route:
         return Route(path, endpoint, methods=["POST"])
@@ -83,6 +89,7 @@ def create_app(served: TextEngine | Models, config: ServerConfig, state: ServerS
         *(Route(path, listing.OllamaReads(service), methods=["GET"]) for path in listing.PATHS),
         *response_routes(service),
         *(Route(path, reads, methods=["GET"]) for path in ("/v1/models", "/v1/models/{model:path}")),
+        *(Route(path, insight, methods=["GET"]) for path in ("/metrics", "/v1/requests", "/v1/requests/{request}")),
         *(Route(path, reads, methods=["GET"]) for path in ("/health", "/health/live", "/health/ready", "/version")),
     ]
 
@@ -94,7 +101,7 @@ def create_app(served: TextEngine | Models, config: ServerConfig, state: ServerS
 
     return Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, config=config)],
+        middleware=[Middleware(Watch, observer=observer), Middleware(Guard, config=config)],
         exception_handlers={HTTPException: refused},
     )
 
@@ -190,6 +197,9 @@ def serve(
     max_queued_requests: int | None = None,
     max_queued_tokens: int | None = None,
     max_key_requests: int | None = None,
+    keep_prompts: bool = False,
+    metrics_alias: Alias | None = None,
+    log_format: LogFormat = "text",
     fleet: FleetConfig,
     progress: ProgressHook = no_progress,
     loaded: Callable[[ModelInfo], None] | None = None,
@@ -210,6 +220,8 @@ def serve(
         max_queued_requests=max_queued_requests or max(64, 4 * sum(engine.max_num_seqs for engine in engines)),
         max_queued_tokens=max_queued_tokens,
         max_key_requests=max_key_requests,
+        keep_prompts=keep_prompts,
+        metrics_alias=metrics_alias,
         environ=os.environ,
     )
     with bind(config) as listener:
@@ -218,4 +230,5 @@ def serve(
         if loaded is not None:
             loaded(llm.info)
         state = ServerState()
-        return run(create_app(models, config, state), models, config, state, listener, announce)
+        with journal(log_format):
+            return run(create_app(models, config, state), models, config, state, listener, announce)

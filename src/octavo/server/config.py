@@ -8,6 +8,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from octavo.errors import ConfigError, MissingFileError
 
@@ -20,6 +21,7 @@ class ServerConfig:
 
     max_queued_requests, max_queued_tokens: sequences and prompt tokens that may wait for their first output; without
     the second, what is computed in queue_seconds as measured. max_key_requests: requests that a key may have open.
+    keep_prompts: what is known of a request holds its prompt. metrics_alias: further names of the metrics.
     """
 
     host: str = "127.0.0.1"
@@ -38,6 +40,8 @@ class ServerConfig:
     max_queued_tokens: int | None = None
     queue_seconds: float = 60.0
     max_key_requests: int | None = None
+    keep_prompts: bool = False
+    metrics_alias: Literal["vllm"] | None = None
 
     @classmethod
     def of(
@@ -51,6 +55,8 @@ class ServerConfig:
         max_queued_requests: int = 256,
         max_queued_tokens: int | None = None,
         max_key_requests: int | None = None,
+        keep_prompts: bool = False,
+        metrics_alias: Literal["vllm"] | None = None,
         environ: Mapping[str, str],
     ) -> ServerConfig:
         """Keys come from a file and from OCTAVO_API_KEY, never from arguments that `ps` shows.
@@ -85,6 +91,8 @@ class ServerConfig:
             max_queued_requests=max_queued_requests,
             max_queued_tokens=max_queued_tokens,
             max_key_requests=max_key_requests,
+            keep_prompts=keep_prompts,
+            metrics_alias=metrics_alias,
         )
 
     def tenant(self, key: str) -> str | None:

@@ -14,6 +14,7 @@ from octavo.server.call import Call
 from octavo.server.config import ServerConfig
 from octavo.server.exchange import Exchange
 from octavo.server.models import ALIAS, Models
+from octavo.server.observer import Observer
 from octavo.server.state import ServerState
 
 
@@ -25,6 +26,7 @@ class Service:
     config: ServerConfig
     state: ServerState
     admission: Admission
+    observer: Observer
 
 
 class Endpoint:
@@ -60,4 +62,5 @@ class Endpoint:
 
     async def _bound(self, exchange: Exchange, body: Mapping[str, Any], ticket: Ticket) -> None:
         async with self.service.models.use(self.model_name(body)) as llm:
-            await self.work(exchange, body, Call(llm, exchange.tenant, exchange.request_id, ticket))
+            seen = self.service.observer.engine(llm, exchange.scope)
+            await self.work(exchange, body, Call(seen, exchange.tenant, exchange.request_id, ticket))

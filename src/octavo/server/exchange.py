@@ -76,8 +76,12 @@ class Exchange:
         return value
 
     async def answer(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        body = msgspec.json.encode(value)
-        fields = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+        await self.answer_bytes(msgspec.json.encode(value), "application/json", status, headers)
+
+    async def answer_bytes(
+        self, body: bytes, kind: str, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        fields = {"content-type": kind, "content-length": str(len(body)), **(headers or {})}
         await self._start(status, fields)
         await self._send({"type": "http.response.body", "body": body})
 

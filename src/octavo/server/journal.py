@@ -1,0 +1,116 @@
+"""The log: a line a request at its end, and what else is said, as text or JSON. No prompts, no outputs, no keys.
+
+Lines are written by a thread of their own: a reader of stderr that has stopped costs lines, never a request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from logging.handlers import QueueHandler, QueueListener
+from typing import Any, Literal, TextIO
+
+from octavo.server.records import Record, summary
+
+LogFormat = Literal["text", "json", "off"]
+_log = logging.getLogger("octavo.request")
+MAX_LINES = 10_000  # that wait to be written
+END_SECONDS = 2.0  # for the last of them
+
+
+def note(record: Record) -> None:
+    """Reads that went well are not worth a line: pages and dashboards make many."""
+    if _log.isEnabledFor(logging.INFO) and not (record.method in ("GET", "HEAD") and record.status < 400):
+        _log.info("request", extra={"request": _fields(record)})
+
+
+def _fields(record: Record) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "id": record.id,
+        "key": record.tenant or None,
+        "method": record.method,
+        "route": record.route,
+        "status": record.status,
+        "seconds": round(record.seconds, 6),
+    }
+    if record.prompts:
+        of_engine = summary(record)
+        shown |= {name: of_engine[name] for name in ("model", "prompt_tokens", "cached_tokens", "output_tokens")}
+        shown |= {name: _rounded(of_engine[name]) for name in ("first_token_seconds", "tokens_per_second")}
+        shown["finish_reason"] = of_engine["finish_reason"]
+    return shown
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "event": record.getMessage() if record.name == _log.name else record.name,
+        }
+        request: dict[str, Any] | None = getattr(record, "request", None)
+        return json.dumps(line | (request or {"message": super().format(record)}))
+
+
+class TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        request: dict[str, Any] | None = getattr(record, "request", None)
+        said = f"{record.levelname.lower()}: {super().format(record)}" if request is None else _spelled(request)
+        return f"{clock} {said}"
+
+
+def _spelled(request: dict[str, Any]) -> str:
+    said = f"{request['method']} {request['route']} {request['status']} in {request['seconds']:.3f} s"
+    if "model" in request:
+        cached = f" ({request['cached_tokens']} cached)" if request["cached_tokens"] else ""
+        said += f", {request['prompt_tokens']} tokens{cached} -> {request['output_tokens']}"
+        if request["first_token_seconds"] is not None:
+            said += f", first after {request['first_token_seconds']:.3f} s"
+        if request["tokens_per_second"] is not None:
+            said += f", {request['tokens_per_second']:.1f}/s"
+        said += f", {request['finish_reason']}"
+    return f"{said}  {request['id']}"
+
+
+class _Lossy(QueueHandler):
+    def enqueue(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(queue.Full):
+            self.queue.put_nowait(record)
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Formatted by the thread that writes."""
+        return record
+
+
+@contextlib.contextmanager
+def journal(kind: LogFormat, stream: TextIO | None = None) -> Iterator[None]:
+    """Everything that is logged inside goes to `stream` (stderr). off: only warnings, as text."""
+    lines: queue.Queue[logging.LogRecord] = queue.Queue(MAX_LINES)
+    writer = logging.StreamHandler(stream or sys.stderr)
+    writer.setFormatter(JsonFormatter() if kind == "json" else TextFormatter())
+    listener, handler, root = QueueListener(lines, writer), _Lossy(lines), logging.getLogger()
+    level, own = root.level, _log.level
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    _log.setLevel(logging.WARNING if kind == "off" else logging.INFO)
+    listener.start()
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+        _log.setLevel(own)
+        end = threading.Thread(target=listener.stop, daemon=True)
+        end.start()
+        end.join(END_SECONDS)
