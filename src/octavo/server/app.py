@@ -1,7 +1,7 @@
 """The HTTP server: routes over one engine, and `serve`, which loads the engine and runs until it is told to stop.
 
 GET  /v1/models  /v1/models/{id}  /health  /health/live  /health/ready  /version
-GET  /metrics  /v1/requests  /v1/requests/{id}
+GET  /  /page.css  /page.js  /metrics  /v1/requests  /v1/requests/{id}
 POST /v1/chat/completions  /v1/completions  /v1/embeddings
 POST /v1/messages  /v1/messages/count_tokens
 GET  /api/version  /api/tags  /api/ps
@@ -52,6 +52,7 @@ from octavo.server.openai.embeddings import EmbeddingEndpoint
 from octavo.server.openai.responses.endpoint import response_routes
 from octavo.server.own.scores import RerankEndpoint, ScoreEndpoint
 from octavo.server.own.tokens import DetokenizeEndpoint, TokenizeEndpoint, TokenizerInfo
+from octavo.server.page import FILES, Page
 from octavo.server.port import TextEngine
 from octavo.server.seat import Seat
 from octavo.server.serving import bind, run
@@ -89,6 +90,7 @@ def create_app(served: TextEngine | Models, config: ServerConfig, state: ServerS
         *(Route(path, listing.OllamaReads(service), methods=["GET"]) for path in listing.PATHS),
         *response_routes(service),
         *(Route(path, reads, methods=["GET"]) for path in ("/v1/models", "/v1/models/{model:path}")),
+        *(Route(path, Page(config), methods=["GET"]) for path in FILES),
         *(Route(path, insight, methods=["GET"]) for path in ("/metrics", "/v1/requests", "/v1/requests/{request}")),
         *(Route(path, reads, methods=["GET"]) for path in ("/health", "/health/live", "/health/ready", "/version")),
     ]

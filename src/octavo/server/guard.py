@@ -13,8 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from octavo.server.config import ServerConfig
 from octavo.server.exchange import Exchange, headers_of
 from octavo.server.failures import HttpError
+from octavo.server.page import FILES
 
-OPEN_PATHS = frozenset(("/health/live",))  # need no key
+OPEN_PATHS = frozenset(("/health/live", *FILES))  # need no key
 
 
 class Guard:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from logging.handlers import QueueHandler, QueueListener
+from logging.handlers import QueueHandler
 from typing import Any, Literal, TextIO
 
 from octavo.server.records import Record, summary
@@ -93,24 +93,41 @@ class _Lossy(QueueHandler):
         return record
 
 
+class _Writer(threading.Thread):
+    """No handler of the library, whose end would wait for a write that never returns."""
+
+    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
+        super().__init__(name="octavo-journal", daemon=True)
+        self.lines: queue.Queue[logging.LogRecord | None] = queue.Queue(MAX_LINES)
+        self._stream = stream
+        self._formatter = formatter
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads any more
+            while (record := self.lines.get()) is not None:
+                self._stream.write(self._formatter.format(record) + "\n")
+                self._stream.flush()
+
+    def close(self) -> None:
+        with contextlib.suppress(queue.Full):
+            self.lines.put_nowait(None)
+            self.join(END_SECONDS)
+
+
 @contextlib.contextmanager
 def journal(kind: LogFormat, stream: TextIO | None = None) -> Iterator[None]:
     """Everything that is logged inside goes to `stream` (stderr). off: only warnings, as text."""
-    lines: queue.Queue[logging.LogRecord] = queue.Queue(MAX_LINES)
-    writer = logging.StreamHandler(stream or sys.stderr)
-    writer.setFormatter(JsonFormatter() if kind == "json" else TextFormatter())
-    listener, handler, root = QueueListener(lines, writer), _Lossy(lines), logging.getLogger()
+    writer = _Writer(stream or sys.stderr, JsonFormatter() if kind == "json" else TextFormatter())
+    handler, root = _Lossy(writer.lines), logging.getLogger()
     level, own = root.level, _log.level
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     _log.setLevel(logging.WARNING if kind == "off" else logging.INFO)
-    listener.start()
+    writer.start()
     try:
         yield
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
         _log.setLevel(own)
-        end = threading.Thread(target=listener.stop, daemon=True)
-        end.start()
-        end.join(END_SECONDS)
+        writer.close()
