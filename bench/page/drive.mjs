@@ -17,7 +17,7 @@ const elsewhere = [];
 
 async function open(options = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 860 }, deviceScaleFactor: 1.5, ...options });
-  await context.addInitScript((kept) => localStorage.getItem("octavo.settings") ?? localStorage.setItem("octavo.settings", kept), JSON.stringify({ temperature: 0, max_tokens: "240" }));
+  await context.addInitScript((kept) => localStorage.getItem("octavo.settings") ?? localStorage.setItem("octavo.settings", kept), JSON.stringify({ temperature: 0.6, seed: "3", max_tokens: "240" }));
   const page = await context.newPage();
   page.on("console", (message) => message.type() === "error" && faults.push(message.text()));
   page.on("pageerror", (error) => faults.push(String(error)));

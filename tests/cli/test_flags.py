@@ -72,6 +72,8 @@ CHOICES = {
     "workload": ("mixed", "speeds", "mixed"),
     "activations": ("int", "bf16", "i8g32"),
     "packed-cache": ("on", "off", "on"),
+    "log-format": ("json", "off", "json"),
+    "metrics-alias": ("vllm", "vllm", "vllm"),
     "task": ("embed", "generate", "embed"),
     "pooling": ("mean", "last", "cls"),
     "executor": ("native", "reference", "native"),

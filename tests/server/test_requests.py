@@ -1,4 +1,4 @@
-"""/v1/requests, the journal, and what they must never hold."""
+"""/v1/requests, the logbook, and what they must never hold."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from octavo.server.app import create_app
 from octavo.server.config import ServerConfig, key_digest
-from octavo.server.journal import journal
+from octavo.server.logbook import logbook
 from octavo.server.records import KEPT
 
 SECRET = "a secret of the asker"
@@ -91,7 +91,7 @@ def test_a_refused_request_is_not_kept(client):
 @pytest.mark.parametrize("kind", ["json", "text"])
 def test_the_journal_has_a_line_a_request_and_no_text(client, kind):
     stream = io.StringIO()
-    with journal(kind, stream):
+    with logbook(kind, stream):
         asked(client, max_tokens=4)
         asked(client, temperature=-1)
         client.get("/v1/models")
@@ -110,7 +110,7 @@ def test_the_journal_has_a_line_a_request_and_no_text(client, kind):
 
 def test_the_journal_may_be_off(client):
     stream = io.StringIO()
-    with journal("off", stream):
+    with logbook("off", stream):
         asked(client)
     assert stream.getvalue() == ""
 
@@ -121,6 +121,6 @@ class Stuck(io.StringIO):
 
 
 def test_a_reader_that_has_stopped_costs_no_request(client, monkeypatch):
-    monkeypatch.setattr("octavo.server.journal.END_SECONDS", 0.05)
-    with journal("text", Stuck()):
+    monkeypatch.setattr("octavo.server.logbook.END_SECONDS", 0.05)
+    with logbook("text", Stuck()):
         assert asked(client).status_code == 200 and asked(client).status_code == 200

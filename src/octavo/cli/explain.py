@@ -15,7 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from octavo.backends.native.executor import choose_activations, choose_isa
-from octavo.cli import flags, measured, roofline_svg
+from octavo.cli import explain_request, flags, measured, roofline_svg
+from octavo.cli.remote import HELP
 from octavo.cli.screen import human, progress, short, table
 from octavo.errors import ConfigError, UsageError, in_file
 from octavo.model_config import ModelConfig
@@ -41,13 +42,16 @@ PROMPT, CONTEXT = 512, 128  # what --measure runs unless told otherwise
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
-    parser.add_argument("model", help="a name, a GGUF file, a safetensors folder, or a config.json")
+    parser.add_argument("model", nargs="?", help="a name, a GGUF file, a safetensors folder, or a config.json")
     parser.add_argument("--plain", action="store_true", help="the program as the model family wrote it")
     parser.add_argument("--layers", metavar="A[:B]", help="only the operators of these layers")
     parser.add_argument(
         "--context", type=int, metavar="N", help=f"tokens in the cache before the one token (measured: {CONTEXT})"
     )
     parser.add_argument("--json", action="store_true", help="last line: one JSON object")
+    served = parser.add_argument_group("of a server, instead of a model")
+    served.add_argument("--request", metavar="ID", help="where the time of this request went (its x-request-id)")
+    served.add_argument("--url", help=HELP)
     group = parser.add_argument_group("measured")
     group.add_argument("--measure", action="store_true", help="run it, and time every operator beside its limit")
     group.add_argument("--batch", type=int, metavar="N", help="requests that decode together (default: 1)")
@@ -60,10 +64,22 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.request is not None:
+        _check_request(args)
+        return explain_request.run(args)
+    if args.model is None or args.url is not None:
+        raise UsageError("octavo explain MODEL, or octavo explain --request ID [--url URL]", param="model")
     if (args.context or 0) < 0:
         raise UsageError("--context is at least 0", param="context")
     _check(args)
     return _measure(args) if args.measure else _explain(args)
+
+
+def _check_request(args: argparse.Namespace) -> None:
+    """Nothing is accepted and then ignored."""
+    for name, value in vars(args).items():
+        if name not in ("request", "url", "json", "command", "config") and value not in (None, False):
+            raise UsageError(f"--request goes without {name.replace('_', '-')}", param=name)
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -40,7 +40,7 @@ from octavo.server.failures import HttpError
 from octavo.server.fleet import FleetConfig
 from octavo.server.guard import Guard
 from octavo.server.insight import Insight
-from octavo.server.journal import LogFormat, journal
+from octavo.server.logbook import LogFormat, logbook
 from octavo.server.metrics import Alias
 from octavo.server.models import ALIAS, Models
 from octavo.server.observer import Observer, Watch
@@ -232,5 +232,5 @@ def serve(
         if loaded is not None:
             loaded(llm.info)
         state = ServerState()
-        with journal(log_format):
+        with logbook(log_format):
             return run(create_app(models, config, state), models, config, state, listener, announce)

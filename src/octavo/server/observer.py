@@ -19,7 +19,7 @@ from octavo.engine.outputs import EmbeddingOutput, StreamDelta
 from octavo.engine.port import EngineStats, ModelInfo
 from octavo.errors import OctavoError
 from octavo.request import SamplingParams, Structure
-from octavo.server import journal
+from octavo.server import logbook
 from octavo.server.port import TextEngine
 from octavo.server.records import KEPT_TOKENS, Prompted, Record, Records
 from octavo.server.tally import ModelTally, Tally
@@ -53,7 +53,7 @@ class Observer:
         record.ended = time.monotonic()
         self.tally.answered(record.route, record.method, record.status, record.seconds)
         self.records.end(record)
-        journal.note(record)
+        logbook.note(record)
 
 
 class Watch:

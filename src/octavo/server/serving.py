@@ -85,7 +85,7 @@ def run(
         lifespan="off",
         ws="none",
         access_log=False,
-        log_config=None,  # the journal's handler hears all
+        log_config=None,  # the logbook hears all
         server_header=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(config.drain_seconds),

@@ -584,7 +584,7 @@ function figures() {
   const rate = (name, from) => ((value(name) - value(name, from)) * 1000) / (now.time - from.time);
   const used = value("octavo_kv_blocks_used");
   const blocks = used + value("octavo_kv_blocks_cached") + value("octavo_kv_blocks_free");
-  const near = history.at(-Math.min(history.length, 4)); // three seconds: steps of a slow model are rarer than readings
+  const near = history.findLast((each) => each.time <= now.time - 2500) ?? history[0]; // longer than a slow model's steps
   const prompts = value("octavo_prompt_tokens_total") - value("octavo_prompt_tokens_total", before);
   const hits = value("octavo_cached_tokens_total") - value("octavo_cached_tokens_total", before);
   const wait = (q) => quantile("octavo_time_to_first_token_seconds", before.values, now.values, q);

@@ -97,7 +97,7 @@ class _Writer(threading.Thread):
     """No handler of the library, whose end would wait for a write that never returns."""
 
     def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
-        super().__init__(name="octavo-journal", daemon=True)
+        super().__init__(name="octavo-logbook", daemon=True)
         self.lines: queue.Queue[logging.LogRecord | None] = queue.Queue(MAX_LINES)
         self._stream = stream
         self._formatter = formatter
@@ -115,7 +115,7 @@ class _Writer(threading.Thread):
 
 
 @contextlib.contextmanager
-def journal(kind: LogFormat, stream: TextIO | None = None) -> Iterator[None]:
+def logbook(kind: LogFormat, stream: TextIO | None = None) -> Iterator[None]:
     """Everything that is logged inside goes to `stream` (stderr). off: only warnings, as text."""
     writer = _Writer(stream or sys.stderr, JsonFormatter() if kind == "json" else TextFormatter())
     handler, root = _Lossy(writer.lines), logging.getLogger()
