@@ -83,6 +83,25 @@ def instance(schema: Any, root: Any = None) -> Any:
     return {"string": "Ada", "integer": 36, "number": 1.5, "boolean": True}.get(kind)
 
 
+def spelled(form: list[Any]) -> str:
+    """A short text that a form (octavo.form) allows: where calls may be, none; where one must be, the first."""
+    kind, *parts = form
+    if kind in ("text", "mark", "until"):
+        return str(parts[0])
+    if kind == "value":
+        return json.dumps(instance(parts[0]))
+    if kind == "given":
+        return json.dumps(instance(json.loads(parts[1])))
+    if kind == "seq":
+        return "".join(map(spelled, parts))
+    if kind == "some":
+        return spelled(parts[0])
+    if kind == "either":
+        open_ends = (part for part in parts if part[0] in ("free", "given"))
+        return spelled(next(open_ends, parts[0]))
+    return ""
+
+
 class Embedder(ScriptedLLM):
     """One vector for everything, but for its last number."""
 
@@ -115,9 +134,6 @@ class ToldLLM(ScriptedLLM):
 
     def _answer(self, request: Any) -> str:
         messages, options = self._told.get(tuple(request.prompt_ids), ([], {}))
-        structure = request.params.structure
-        if structure is not None and structure.kind == "json_schema":
-            return json.dumps(instance(json.loads(structure.source)))
         if not messages:
             return "You said: " + self.tokenizer.decode(request.prompt_ids[-40:])
         since = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
@@ -131,6 +147,12 @@ class ToldLLM(ScriptedLLM):
             if name in declared:
                 call = json.dumps({"name": name, "arguments": json.loads(arguments)})
                 return f"<think>I was told to.</think>Calling.<tool_call>\n{call}\n</tool_call>"
+        structure = request.params.structure
+        if structure is not None and structure.kind in ("json_schema", "form"):
+            source = json.loads(structure.source)
+            wanted = spelled(source if structure.kind == "form" else ["given", structure.kind, structure.source])
+            if wanted:
+                return wanted
         return "You said: " + (text.strip().splitlines() or [""])[-1][:200]
 
 
