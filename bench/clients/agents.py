@@ -17,7 +17,7 @@ WORD = "from-the-shell"
 
 @dataclass(frozen=True)
 class Run:
-    """One start of a command, in a folder that is its home too. expects: what its output holds. typed: into it."""
+    """One start of a command, in a folder that is its home too. expects: patterns in its output. typed: into it."""
 
     what: str
     command: list[str]

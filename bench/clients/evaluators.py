@@ -58,7 +58,7 @@ def lm_eval(bin_: Path, url: str, home: Path) -> list[Run]:
 
     def run(what: str, model: str, arguments: str, task: str, *more: str) -> Run:
         command = [*common, "--model", model, "--model_args", arguments, "--tasks", task, *more]
-        return Run(what, command, environment, home, (f"|{task}", "|"))
+        return Run(what, command, environment, home, (rf"\|{task} *\|.*\|(acc|exact_match) *\|",))
 
     return [
         run("local-completions: log-likelihood", "local-completions", plain, "capitals"),
@@ -79,7 +79,7 @@ def guidellm(bin_: Path, url: str, home: Path) -> list[Run]:
         command = [str(bin_ / "guidellm"), "run", "--disable-console-interactive", "--backend", backend]
         command += ["--profile", profile, "--constraint", "kind=max_requests,count=6"]
         command += ["--data", f"kind=json_file,path={data}", "--output", "kind=console"]
-        return Run(what, command, environment, home, ("completed",))
+        return Run(what, command, environment, home, (r"\| +6 +\| +\d +\| +0 +\|",))  # done, begun, failed
 
     return [
         run("chat, synchronous", "/v1/chat/completions", "kind=synchronous"),
