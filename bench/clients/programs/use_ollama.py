@@ -27,6 +27,7 @@ def texts() -> None:
     says("stream", text, "You said: Good morning")
     says("generate", client.generate(MODEL, "Good morning", options=brief).response, "You said: Good morning")
     schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+    schema["additionalProperties"] = False
     shaped = client.chat(MODEL, HELLO, format=schema, options={"num_predict": 200}).message.content
     ok("format", isinstance(json.loads(shaped)["age"], int), shaped)
 
