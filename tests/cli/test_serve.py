@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -48,6 +49,41 @@ def test_an_answer_and_the_end(serve, chain):
     said = child.stderr.read()
     assert "tokens that fit" in said and "Traceback" not in said and "leaked" not in said
     assert child.stdout.read() == ""
+
+
+def _ask(address, model):
+    """(status, text or code)."""
+    body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "temperature": 0}
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(f"{address}/chat/completions", json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, json.load(response)["choices"][0]["message"]["content"]
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)["error"]["code"]
+
+
+def _engines(child):
+    """Processes of engines below a server."""
+    children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    return {pid for pid in map(int, children) if b"octavo.engine.child" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc")
+def test_two_models_of_which_one_dies(serve, chain):
+    """Each in a process of its own: what is loaded last is killed, the other answers, the log says which one it was."""
+    words = ("--port", 0, "--served-model-name", "a", "--threads", 1, "--num-blocks", 64, "--alias", "fast=b")
+    child, address = serve(chain, *words, "--model", f"{chain},served-model-name=b,max-num-seqs=2")
+    first = _engines(child)
+    assert len(first) == 1 and _ask(address, "fast") == (200, "hi")
+    (second,) = _engines(child) - first
+    os.kill(second, signal.SIGKILL)
+    assert _ask(address, "b")[0] in (200, 500, 503)  # loaded again, or not so soon
+    assert _ask(address, "a") == (200, "hi") and first <= _engines(child)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(60) == 0
+    said = child.stderr.read()
+    assert "note: b is loaded" in said and "engine_dead: b: the engine process died, killed by signal 9" in said
 
 
 @pytest.mark.parametrize(
