@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -70,5 +71,6 @@ async def _reached(client: Client, ask: Callable[[], Coroutine[None, None, None]
     try:
         await ask()
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
+        number = getattr(error, "errno", None)
+        reason = os.strerror(number) if number and number > 0 else error
         raise ResourceError(f"{client.address.url} cannot be reached: {reason}", code="load_unreachable") from None
