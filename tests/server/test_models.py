@@ -6,12 +6,15 @@ import json
 import threading
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import httpx2
 import pytest
 from scripted import ScriptedLLM
 
+from octavo.config import EngineConfig
 from octavo.errors import BadFileError, EngineError
+from octavo.server import fleet as plans
 from octavo.server import models as rules
 from octavo.server.app import create_app
 from octavo.server.config import ServerConfig
@@ -269,6 +272,15 @@ async def test_many_random_users_never_exceed_the_budget(fleet):
     for entry in many.log:
         taken += sizes[entry[1]] if entry[0] == "+" else -sizes[entry[1]]
         assert taken <= 9, many.log
+
+
+@pytest.mark.parametrize(
+    ("threads", "shared"), [((None,), False), ((2, 2), True), ((1, 1), False), ((None, None), True), ((1, 2), True)]
+)
+def test_engines_take_turns_where_cores_are_too_few(monkeypatch, threads, shared):
+    monkeypatch.setattr(plans.machine, "topology", lambda: SimpleNamespace(threads=2))
+    configs = [EngineConfig(model="m", threads=count) for count in threads]
+    assert (plans._turns(configs) is not None) == shared
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""The engine as a process of its own: `python -m octavo.engine.child FD`, FD one end of a socket pair.
+"""The engine as a process of its own: `python -m octavo.engine.child FD [TURNS]`, FD one end of a socket pair.
+
+TURNS: a file that engines share which have too few cores for all.
 
 Loads what the first frame says, answers Ready, then serves until Close, a fault, or until the face is gone: the end of
 the stream ends this process, whatever it is doing. Exit codes are those of errors.py.
@@ -17,6 +19,7 @@ import time
 from octavo.drafters.null import NullDrafter
 from octavo.engine.loop import EngineLoop
 from octavo.engine.parts import open_engine
+from octavo.engine.turns import Alone, SharedTurns, Turns
 from octavo.engine.wire import (
     Channel,
     Close,
@@ -39,8 +42,9 @@ PROGRESS_BYTES = 2**24  # between two reports
 
 
 class Child:
-    def __init__(self, channel: Channel[Command]) -> None:
+    def __init__(self, channel: Channel[Command], turns: Turns) -> None:
         self._channel = channel
+        self._turns = turns
         self._reported = 0
         self._fault: Fault | None = None
 
@@ -56,7 +60,8 @@ class Child:
             return error.exit_code if isinstance(error, OctavoError) else GONE
         self._send(Ready(parts.info, parts.stats()))
         depth = first.config.plans_outstanding
-        loop = EngineLoop(parts.scheduler, parts.runner, parts.stats, self._take, depth=depth)
+        scheduler, runner = parts.scheduler, parts.runner
+        loop = EngineLoop(scheduler, runner, parts.stats, self._take, depth=depth, turns=self._turns)
         threading.Thread(target=self._read, args=(loop, parts.structures), daemon=True).start()
         threading.Thread(target=watch, args=(loop,), daemon=True).start()
         loop.run()
@@ -105,7 +110,7 @@ def watch(loop: EngineLoop, limit: float = TURN_SECONDS) -> None:
 
 def main() -> int:
     channel: Channel[Command] = Channel(socket.socket(fileno=int(sys.argv[1])), Command)
-    code = Child(channel).serve()
+    code = Child(channel, SharedTurns(int(sys.argv[2])) if len(sys.argv) > 2 else Alone()).serve()
     channel.close()
     return code
 

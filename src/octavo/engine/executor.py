@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import IO, Protocol
 
 from octavo.config import EngineConfig
 from octavo.drafters.null import NullDrafter
@@ -148,15 +148,19 @@ class ThreadEngine:
 class ProcessEngine:
     """The engine in a child process, over a socket pair. The child's death is seen as the end of its stream.
 
-    Callers never wait for the child: a thread of its own writes, so a child that hangs stops no event loop.
+    Callers never wait for the child: a thread of its own writes, so a child that hangs stops no event loop. turns: a
+    file that engines share which have too few cores for all.
     """
 
-    def __init__(self, config: EngineConfig, *, progress: ProgressHook = no_progress) -> None:
+    def __init__(
+        self, config: EngineConfig, *, progress: ProgressHook = no_progress, turns: IO[bytes] | None = None
+    ) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
+            inherited = [theirs.fileno()] if turns is None else [theirs.fileno(), turns.fileno()]
             self._child = subprocess.Popen(
-                [sys.executable, *CHILD, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, *CHILD, *map(str, inherited)],
+                pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 process_group=0,  # Ctrl-C in a terminal is the face's to handle
             )

@@ -20,6 +20,7 @@ from typing import Protocol
 import msgspec
 
 from octavo.engine.port import STEP_BOUNDS, EngineStats
+from octavo.engine.turns import Alone, Turns
 from octavo.engine.wire import Abort, Close, Command, Fault, Finish, Submit, Update
 from octavo.errors import EngineError, OctavoError
 from octavo.request import FinishReason, Request, StepPlan, StepResult, TokenDelta
@@ -71,6 +72,7 @@ class EngineLoop:
         *,
         depth: int = 1,
         clock: Callable[[], float] = time.monotonic,
+        turns: Turns | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
@@ -78,6 +80,7 @@ class EngineLoop:
         self._emit = emit
         self._depth = depth
         self._clock = clock
+        self._turns = turns or Alone()
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._flight: deque[StepPlan] = deque()  # launched, not committed, in plan order
         self._open: set[str] = set()  # requests that have not had their last delta
@@ -115,11 +118,14 @@ class EngineLoop:
         if self._closing:
             return
         while len(self._flight) < self._depth and (plan := self._scheduler.schedule(now)):
+            self._take_turn()
             self._runner.launch(plan)
             self._flight.append(plan)
         if self._flight:
+            self._take_turn()
             self._commit(self._flight.popleft())
-            self._count_step(self._clock() - now)
+            self._turns.give()
+            self._count_step(self._clock() - (self.busy_since or now))
             self._empty_turns = 0
         elif self._scheduler.has_work:
             self._empty_turns += 1
@@ -128,6 +134,13 @@ class EngineLoop:
         self._emit_update(None)
 
     # ---- inside a turn
+    def _take_turn(self) -> None:
+        """The wait for cores that another engine has is no work of this one."""
+        if not self._turns.held:
+            self.busy_since = None
+            self._turns.take()
+            self.busy_since = self._clock()
+
     def _obey(self) -> None:
         """Takes every command that is there; waits for one when there is nothing else to do."""
         idle = not self._flight and not self._scheduler.has_work

@@ -13,7 +13,7 @@ import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import IO, Any
 
 from octavo.config import EngineConfig
 from octavo.engine.course import Course
@@ -32,16 +32,24 @@ from octavo.text.tokenizer import Tokenizer
 class AsyncLLM:
     """One model behind streams. process: the engine is a child process; its death ends every stream with an error.
 
-    The constructor blocks while the model loads; `start` does not block the event loop.
+    turns: of such processes that share the cores, step by step. The constructor blocks while the model loads; `start`
+    does not block the event loop.
     """
 
-    def __init__(self, config: EngineConfig, *, process: bool = False, progress: ProgressHook = no_progress) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        process: bool = False,
+        progress: ProgressHook = no_progress,
+        turns: IO[bytes] | None = None,
+    ) -> None:
         self.config = config
         self.tokenizer: Tokenizer = load_tokenizer(config.model)
         self._template = ChatTemplate.started(self.tokenizer)
         self._structures = Structures(lambda: self.tokenizer)
         self._engine: LiveEngine = (
-            ProcessEngine(config, progress=progress)
+            ProcessEngine(config, progress=progress, turns=turns)
             if process
             else ThreadEngine(config, progress=progress, structures=self._structures)
         )

@@ -6,9 +6,11 @@ share of the budget; where the weights alone exceed the share, in the whole of i
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import IO
 
 from octavo.config import EngineConfig
 from octavo.engine.executor import ProgressHook
@@ -27,8 +29,8 @@ PROCESS_BYTES = 160 << 20  # of an engine beside weights and cache: interpreter,
 Open = Callable[[EngineConfig, ProgressHook], TextEngine]
 
 
-def open_process(config: EngineConfig, progress: ProgressHook) -> TextEngine:
-    return AsyncLLM(config, process=True, progress=progress)
+def open_process(config: EngineConfig, progress: ProgressHook, turns: IO[bytes] | None = None) -> TextEngine:
+    return AsyncLLM(config, process=True, progress=progress, turns=turns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class FleetConfig:
             if value is not None and not 0 < value < 1e9:
                 raise UsageError(f"{name} must be above 0 seconds, not {value:g}", param=name)
 
-    def models(self, configs: Sequence[EngineConfig], open_one: Open = open_process) -> Models:
+    def models(self, configs: Sequence[EngineConfig], open_one: Open | None = None) -> Models:
         """Nothing is loaded yet. Raises ConfigError for names that are there twice, ResourceError for a model that can
         never fit the budget, and what its headers are refused for."""
         names = [name_of(config) for config in configs]
@@ -54,6 +56,7 @@ class FleetConfig:
         budget = self.memory_budget
         if budget is None and len(configs) > 1:
             budget = int(BUDGET_SHARE * machine.memory()[1])
+        open_one = open_one or partial(open_process, turns=_turns(configs))
         served = [
             ServedModel(name, partial(open_one, config))
             if budget is None
@@ -79,6 +82,13 @@ class FleetConfig:
                 raise ConfigError(
                     f"the alias {alias!r} stands for {model!r}; served: {', '.join(names)}", param="alias"
                 )
+
+
+def _turns(configs: Sequence[EngineConfig]) -> IO[bytes] | None:
+    """Where the threads of all are more than the cores, engines take turns."""
+    cores = machine.topology().threads
+    wanted = sum(config.threads or cores for config in configs)
+    return tempfile.TemporaryFile() if len(configs) > 1 and wanted > cores else None
 
 
 def name_of(config: EngineConfig) -> str:
