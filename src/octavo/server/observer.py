@@ -43,7 +43,7 @@ class Observer:
         record.id, record.tenant, record.route = state["request_id"], state["tenant"], route(scope)
         record.model = llm.info.name
         self.records.begin(record)
-        return Observed(llm, record, self.tally.model(llm.info.name), keep_prompts=self._keep_prompts)
+        return Observed(llm, record, self.records, self.tally.model(llm.info.name), keep_prompts=self._keep_prompts)
 
     def leave(self, record: Record, scope: Scope) -> None:
         """The request has been answered, or its client has left."""
@@ -87,9 +87,12 @@ class Watch:
 class Observed:
     """A TextEngine for one request: passes everything on and keeps its record."""
 
-    def __init__(self, llm: TextEngine, record: Record, tally: ModelTally, *, keep_prompts: bool) -> None:
+    def __init__(
+        self, llm: TextEngine, record: Record, records: Records, tally: ModelTally, *, keep_prompts: bool
+    ) -> None:
         self._llm = llm
         self._record = record
+        self._records = records
         self._tally = tally
         self._keep_prompts = keep_prompts
 
@@ -129,7 +132,8 @@ class Observed:
         courses: list[Course] | None = None,
     ) -> AsyncGenerator[StreamDelta, None]:
         own: list[Course] = [] if courses is None else courses
-        self._record.prompts.append(prompted := Prompted(params, own))
+        prompted = Prompted(params, own)
+        self._records.prompted(self._record, prompted)
         if self._keep_prompts and len(prompt) <= KEPT_TOKENS:
             prompted.ids, prompted.tokenizer = array("I", prompt), self.tokenizer
         latest: dict[int, float] = {}

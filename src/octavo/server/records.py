@@ -62,7 +62,8 @@ class Record:
 
 
 class Records:
-    """By id, which the server mints. Those that ended without a prompt in the engine are not kept."""
+    """By id, which the server mints. Those that had no prompt in the engine are not kept; one may have its first after
+    its answer, which goes on in the background."""
 
     def __init__(self) -> None:
         self._open: dict[str, Record] = {}  # bound to a model and not ended, oldest first
@@ -73,7 +74,15 @@ class Records:
 
     def end(self, record: Record) -> None:
         if self._open.pop(record.id, None) is not None and record.prompts:
-            self._ended.setdefault(record.tenant, deque(maxlen=KEPT)).appendleft(record)
+            self._keep(record)
+
+    def prompted(self, record: Record, prompted: Prompted) -> None:
+        record.prompts.append(prompted)
+        if record.ended and len(record.prompts) == 1:
+            self._keep(record)
+
+    def _keep(self, record: Record) -> None:
+        self._ended.setdefault(record.tenant, deque(maxlen=KEPT)).appendleft(record)
 
     def of(self, tenant: str) -> list[Record]:
         """Newest first, those that run before those that have ended."""
@@ -126,7 +135,7 @@ def _first(prompted: Prompted, name: str) -> int:
 
 def _state(record: Record, courses: list[Course]) -> str:
     """Of what goes on in the engine, the furthest."""
-    if record.ended:
+    if record.ended and all(course.finish_reason for course in courses):
         return "ended"
     if any(course.first for course in courses):
         return "decode"
