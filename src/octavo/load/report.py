@@ -8,7 +8,7 @@ from html import escape
 from octavo.errors import UsageError
 from octavo.load.plot import BAD, COLOURS, Axis, Chart, curve, linear, logarithmic, percentiles, sheet
 from octavo.load.run import Run, write_text
-from octavo.load.summary import TIMES, Summary
+from octavo.load.summary import TIMES, Distribution, Summary
 from octavo.load.tables import (
     comparison,
     comparison_header,
@@ -111,7 +111,7 @@ def _first_tokens(run: Run) -> Chart:
 
 def _latencies(summary: Summary) -> Chart:
     shown = [name for name in SHOWN if summary.times[name]]
-    values = [value * 1000 for name in shown for value in summary.times[name].values]
+    values = [end for name in shown for end in _ends(summary.times[name])]
     most = max((len(summary.times[name]) for name in shown), default=1)
     chart = Chart("Latency by percentile", percentiles(most), logarithmic("ms", values))
     for name, colour in zip(SHOWN, COLOURS, strict=False):
@@ -146,12 +146,17 @@ def _compared(run: Run, other: Run) -> list[Chart]:
 def _overlaid(a: Summary, b: Summary, name: str) -> Chart | None:
     if not (a.times[name] and b.times[name]):
         return None
-    values = [value * 1000 for each in (a, b) for value in each.times[name].values]
+    values = [end for each in (a, b) for end in _ends(each.times[name])]
     title = f"{TIMES[name][0].upper()}{TIMES[name][1:]}"
     chart = Chart(title, percentiles(max(len(a.times[name]), len(b.times[name]))), logarithmic("ms", values))
     for each, colour, words in ((a, BLUE, "A"), (b, ORANGE, "B")):
         chart.line(curve(each.times[name].values, _ms), colour, words)
     return chart
+
+
+def _ends(times: Distribution) -> tuple[float, float]:
+    """Of the axis, in ms. Gaps of nothing, between two events of one packet, would take it all."""
+    return times.percentile(5) * 1000, times.values[-1] * 1000
 
 
 def _time(summary: Summary) -> Axis:
