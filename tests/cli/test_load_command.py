@@ -41,7 +41,7 @@ def test_a_closed_loop_and_a_trace(octavo, endpoint, tmp_path):
         "".join(json.dumps({"timestamp": at, "input_length": 9, "output_length": 2}) + "\n" for at in (0, 500, 900))
     )
     outcome = octavo("load", endpoint, "--trace", trace, "--time-scale", 20)
-    assert "answered 3 of 3" in outcome.out and f"the trace {trace}" in outcome.out
+    assert "answered 3 of 3" in outcome.out and "the trace trace.jsonl, times / 20, lengths x 1" in outcome.out
 
 
 def test_two_runs(octavo, endpoint, tmp_path):

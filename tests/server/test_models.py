@@ -245,6 +245,13 @@ async def test_idle_models_are_unloaded(fleet):
     assert await many.once("a") == "a"
 
 
+async def test_what_nobody_ever_asks_for_is_idle_too(fleet):
+    many = fleet(4, 4, idle_seconds=0.02)
+    many.models.open_first()
+    many.models.begin()
+    await many.until(["+a", "-a"])
+
+
 async def test_use_puts_the_unloading_off(fleet):
     many = fleet(4, idle_seconds=0.05)
     for _ in range(6):
@@ -332,3 +339,20 @@ async def test_over_http_the_list_tells_states(served):
         "/v1/completions", content=json.dumps({"model": "c"}), headers={"content-type": "application/json"}
     )
     assert missing.status_code == 404
+
+
+async def test_over_http_a_load_that_fails_says_when_to_try_again(served, capsys):
+    _, made = served
+
+    def broken(progress):
+        raise BadFileError("/a/path: spoiled")
+
+    models = Models([ServedModel(made[0].info.name, lambda progress: made[0]), ServedModel("broken", broken)])
+    transport = httpx2.ASGITransport(app=create_app(models, ServerConfig(port=0)))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        refused = await client.post("/v1/completions", json={"model": "broken", "prompt": "x"})
+        assert refused.status_code == 503 and refused.json()["error"]["code"] == "model_failed"
+        assert refused.headers["retry-after"] == "5" and "/a/path" not in refused.text
+        assert (await client.post("/v1/completions", json={"model": "a", "prompt": "x"})).status_code == 200
+        states = {row["id"]: row["state"] for row in (await client.get("/v1/models")).json()["data"]}
+        assert states == {"a": "ready", "broken": "failed"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Any
 
 from octavo.load.run import Run
@@ -22,7 +23,8 @@ def load_of(run: Run) -> str:
     """What the server was put under, in words."""
     asked = run.settings.get
     if asked("trace"):
-        return f"the trace {asked('trace')}"
+        scales = f"times / {asked('time_scale'):g}, lengths x {asked('length_scale'):g}"
+        return f"the trace {PurePath(asked('trace')).name}, {scales}"
     lengths = f"inputs of {asked('input_tokens')} and outputs of {asked('output_tokens')} tokens"
     if asked("concurrency") is not None:
         return f"{asked('concurrency')} users, {lengths}"

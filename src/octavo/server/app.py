@@ -232,5 +232,10 @@ def serve(
         if loaded is not None:
             loaded(llm.info)
         state = ServerState()
+
+        def listening(line: str) -> None:
+            models.begin()
+            announce(line)
+
         with logbook(log_format):
-            return run(create_app(models, config, state), models, config, state, listener, announce)
+            return run(create_app(models, config, state), models, config, state, listener, listening)

@@ -100,6 +100,13 @@ class Models:
         finally:
             self._release(seat)
 
+    def begin(self) -> None:
+        """In the event loop, once it serves: what is loaded and never asked for is idle from now on."""
+        for seat in self.seats:
+            if seat.llm is not None and not seat.holders:
+                seat.released_at = _now()
+                self._unload_later(seat)
+
     # ---- from outside the event loop
     def open_first(self, progress: ProgressHook = no_progress) -> TextEngine:
         """Loads the first model before anything is served. Raises what its load raises."""
@@ -140,9 +147,11 @@ class Models:
         if seat.holders:
             return
         self._released.set()
+        self._unload_later(seat)
+
+    def _unload_later(self, seat: Seat) -> None:
         if self._idle_seconds is not None and seat.llm is not None:
-            loop = asyncio.get_running_loop()
-            since = seat.released_at
+            loop, since = asyncio.get_running_loop(), seat.released_at
             seat.timer = loop.call_later(self._idle_seconds, lambda: self._spawn(self._unload_idle(seat, since)))
 
     def _bury(self, seat: Seat) -> None:
