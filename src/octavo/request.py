@@ -11,7 +11,7 @@ dataclass. Who fills a field stands beside it. `index` is a token's place in its
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,8 +26,10 @@ MAX_LOGIT_BIAS = 1024
 MAX_STOP_IDS = 1024
 MAX_BAD_WORDS, MAX_BAD_LENGTH = 1024, 256  # each is looked at in every step, which batch mates share
 
-MAX_STRUCTURE = 256 << 10  # characters
+MAX_STRUCTURE, MAX_FORM = 256 << 10, 1 << 20  # characters of a source
 
+# (the tokens of the prompt and of the output, the logits of what comes next: numpy float32 [V], to be changed in place)
+LogitsProcessor = Callable[[Sequence[int], Any], None]
 FinishReason = Literal["stop", "length", "abort", "error"]
 LogprobsMode = Literal["raw", "processed"]
 
@@ -36,21 +38,37 @@ LogprobsMode = Literal["raw", "processed"]
 class Structure:
     """What an output must be, from its first token to its last.
 
-    source: a regular expression, a grammar in Lark or GBNF, or the JSON text of a schema or of a list of choices.
+    source: a regular expression, a grammar in Lark or GBNF, or the JSON text of a schema, of a list of choices or of a
+    form (octavo.form).
     """
 
-    kind: Literal["json_schema", "regex", "grammar", "choice"]
+    kind: Literal["json_schema", "regex", "grammar", "choice", "form"]
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """A limit of reasoning. budget: tokens between its marks. closing: what must come when they are spent. opened: the
+    prompt ends inside it."""
+
+    budget: int
+    open: str
+    close: str
+    closing: tuple[int, ...]
+    opened: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How tokens are chosen. Names and meanings are vLLM's; everything is checked at construction.
 
-    Order: logits -> bias, penalties, allowed/bad ids, mask -> temperature -> min-p -> top-k -> top-p -> sample.
+    Order: logits -> logits_processor, bias, penalties, allowed/bad ids, mask -> temperature -> min-p -> top-k -> top-p
+    -> sample.
     temperature 0 is greedy. top_k 0 or -1 is off. seed None: one is minted and returned. max_tokens None: what fits.
     `logprobs` n: the chosen token and the n most likely at each position; 0 gives the chosen alone.
-    shown_special_ids: special tokens that are text all the same. structure: what the output must be.
+    shown_special_ids: special tokens that are text all the same. structure: what the output must be. thinking_budget:
+    most tokens of reasoning; then the mark that closes it comes, whatever the model would say. logits_processor: for an
+    engine in this process; a function of its arguments alone, or the output depends on when it is asked.
     """
 
     n: int = 1
@@ -78,6 +96,8 @@ class SamplingParams:
     skip_special_tokens: bool = True
     shown_special_ids: tuple[int, ...] = ()
     structure: Structure | None = None
+    thinking_budget: int | None = None
+    logits_processor: LogitsProcessor | None = None
 
     def __post_init__(self) -> None:
         for name in ("stop", "stop_token_ids", "bad_words", "shown_special_ids"):
@@ -152,6 +172,7 @@ def _check_ranges(params: SamplingParams) -> None:
     _integer(params, "seed", -(2**63), 2**64 - 1, optional=True)
     _integer(params, "max_tokens", 0, 2**31 - 1, optional=True)
     _integer(params, "min_tokens", 0, 2**31 - 1)
+    _integer(params, "thinking_budget", 0, 2**31 - 1, optional=True)
     _integer(params, "logprobs", 0, MAX_LOGPROBS, optional=True)
     _integer(params, "prompt_logprobs", 0, MAX_LOGPROBS, optional=True)
     for name in ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens"):
@@ -187,8 +208,12 @@ def _check_lists(params: SamplingParams) -> None:
         for token in getattr(params, name) or ():
             if isinstance(token, bool) or not isinstance(token, int):
                 raise RequestError(f"{name}: {token!r} is no token id", param=name)
-    if params.structure is not None and len(params.structure.source) > MAX_STRUCTURE:
-        raise RequestError(f"structured output: at most {MAX_STRUCTURE} characters", param="structure")
+    if params.structure is not None:
+        most = MAX_FORM if params.structure.kind == "form" else MAX_STRUCTURE
+        if len(params.structure.source) > most:
+            raise RequestError(f"structured output: at most {most} characters", param="structure")
+    if params.logits_processor is not None and not callable(params.logits_processor):
+        raise RequestError(f"logits_processor is a function, not {params.logits_processor!r}", param="logits_processor")
     if params.logprobs_mode not in ("raw", "processed"):
         raise RequestError(f"logprobs_mode is raw or processed, not {params.logprobs_mode!r}", param="logprobs_mode")
 
@@ -207,6 +232,7 @@ class Request:
     seed: int = 0  # resolved: the caller's, a minted one, or a child's
     eos_ids: tuple[int, ...] = ()
     bad_word_ids: tuple[tuple[int, ...], ...] = ()  # bad_words, tokenized by the engine
+    thinking: Thinking | None = None  # params.thinking_budget, with the marks of the model
     tenant: str = ""
     salt: str = ""
     adapter: str = ""  # name and load generation, "" for none
@@ -346,6 +372,7 @@ class RowResult(msgspec.Struct, frozen=True, gc=False):
     accepted: offsets in row.token_ids of the accepted drafts in path order (len(token_ids) - 1 of them).
     logprobs: one per token in token_ids when asked for. prompt_logprobs: one per prompt row of this step when asked.
     finite: False when a needed logits row holds NaN or infinity: the request fails and its blocks leave the cache.
+    error: why it fails, where that is known better.
     draft_ids, draft_parents: what the drafter proposes for the next step (see Request).
     embedding: of a model that embeds, of a row that ends its request: float32, little endian.
     """
@@ -358,6 +385,7 @@ class RowResult(msgspec.Struct, frozen=True, gc=False):
     draft_ids: tuple[int, ...] = ()
     draft_parents: tuple[int, ...] = ()
     embedding: bytes = b""
+    error: str = ""
 
 
 class StepResult(msgspec.Struct, frozen=True, gc=False):

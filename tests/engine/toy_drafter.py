@@ -48,7 +48,7 @@ class ToyDrafter:
 
     def __init__(self, vocab, script, max_draft=6):
         self.programs = {"draft": program(vocab)}
-        self.max_draft = max_draft
+        self.max_draft = self.tail = max_draft
         self.script = script
         self.seen = {}  # (request id, index) -> logits of the accepted token there
         self.forgotten = []
@@ -57,6 +57,9 @@ class ToyDrafter:
         rng = np.random.default_rng(sum(weight.name.encode()))
         values = (rng.standard_normal(weight.shape) / weight.shape[1] ** 0.5).astype(np.float32)
         return Tensor("bf16", weight.shape, (values.view(np.uint32) >> 16).astype(np.uint16))
+
+    def serves(self, request):
+        return True
 
     def extend(self, session, rows):
         if not rows:

@@ -45,7 +45,7 @@ class SteeredDrafter:
     def __init__(self, mode, truth, hidden, vocab, depth=3):
         self.mode, self.truth, self.vocab, self.depth = mode, truth, vocab, depth
         self.programs = {"drafter": one_layer(hidden, vocab)}
-        self.max_draft = 3 * depth
+        self.max_draft = self.tail = 3 * depth
         self.runs = 0
         self.forgotten = set()
 
@@ -57,6 +57,9 @@ class SteeredDrafter:
         if len(weight.shape) == 1:
             return Tensor("f32", weight.shape, values)
         return Tensor("bf16", weight.shape, (values.view(np.uint32) >> 16).astype(np.uint16))
+
+    def serves(self, request):
+        return True
 
     def extend(self, session, rows):
         if rows:

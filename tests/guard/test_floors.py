@@ -23,6 +23,7 @@ FLOORS = {
     "model_recurrence": 0,
     "model_config": 0,
     "request": 0,
+    "form": 0,
     "policy": 1,
     "program": 1,
     "text": 1,
@@ -42,7 +43,7 @@ FLOORS = {
 }
 FLOOR_0_ORDER = [
     *("errors", "types", "fields", "rope_spec", "model_experts", "model_latent", "model_recurrence"),
-    *("config", "model_config", "request"),
+    *("config", "model_config", "request", "form"),
 ]
 # Indented imports that are allowed, with the reason: the table of optional backends and the start-up of commands.
 LATE_IMPORTS = {

@@ -6,6 +6,8 @@ import openai
 import pytest
 from scripted import ScriptedLLM
 
+from octavo.grammar.structures import Structures
+
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Ďáblice"}}\n</tool_call>'
 
 
@@ -143,16 +145,20 @@ def test_allowed_tools_are_those_that_are_shown(ask, llm):
             {"tools": [{"type": "function", "function": {"name": "a", "parameters": []}}]},
             "tools[0].function.parameters",
         ),
-        ({"tools": [tool(name="a", strict=True)]}, "tools[0].function.strict"),
+        ({"tools": [tool(name="a", strict="yes")]}, "tools[0].function.strict"),
+        ({"tools": [tool(name="a", strict=True, parameters={"not": {}})]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "no"}}}, "tool_choice"),
+        ({"tools": [CLOCK], "tool_choice": {"type": "function"}}, "tool_choice"),
+        ({"thinking_budget": -1}, "thinking_budget"),
+        ({"thinking_budget": 3, "thinking_token_budget": 4}, "thinking_token_budget"),
+        ({"chat_template_kwargs": {"thinking_budget": "x"}}, "chat_template_kwargs.thinking_budget"),
         ({"tools": [CLOCK, CLOCK]}, "tools[1]"),
         ({"tools": [CLOCK] * 129}, "tools"),
-        ({"tools": [CLOCK], "tool_choice": "required"}, "tool_choice"),
-        ({"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "clock"}}}, "tool_choice"),
         ({"tools": [CLOCK], "tool_choice": 7}, "tool_choice"),
         ({"tools": [CLOCK], "tool_choice": {"allowed_tools": {"tools": [WEATHER]}}}, "tool_choice"),
-        ({"tools": [CLOCK], "tool_choice": {"allowed_tools": {"mode": "required", "tools": [CLOCK]}}}, "tool_choice"),
+        ({"tools": [CLOCK], "tool_choice": {"allowed_tools": {"mode": "any", "tools": [CLOCK]}}}, "tool_choice"),
         ({"tools": "clock"}, "tools"),
-        ({"tools": [CLOCK], "response_format": {"type": "json_object"}}, "response_format"),
     ],
 )
 def test_refusals_name_the_field(ask, fields, param):
@@ -165,3 +171,77 @@ def test_a_template_without_tools_refuses_them(ask, llm, tokenizer):
     response = ask(tools=[CLOCK])
     assert response.status_code == 400 and response.json()["error"]["param"] == "tools"
     assert ask(tools=[], tool_choice=None).status_code == 200
+
+
+def bound(llm, text):
+    """Whether the structure of the last request allows this text to its end."""
+    structures = Structures(lambda: llm.tokenizer)
+    matcher = structures.matcher(llm.calls[-1]["params"].structure)
+    for token in [*llm.tokenizer.encode(text), llm.tokenizer.eos_ids[0]]:
+        if not matcher.mask()[token >> 5] >> (token & 31) & 1:
+            return False
+        matcher.accept([token])
+    return True
+
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+STRICT = tool(name="weather", parameters=CITY, strict=True)
+OSLO = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+TIME = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("fields", "good", "bad"),
+    [
+        ({"tool_choice": "required"}, [OSLO, TIME, f"{OSLO}\n{TIME}", f"<think>Hm.</think>\n{OSLO}"], ["Hi", ""]),
+        ({"tool_choice": "required", "parallel_tool_calls": False}, [OSLO], [f"{OSLO}\n{TIME}"]),
+        ({"tool_choice": {"type": "function", "function": {"name": "clock"}}}, [TIME], [OSLO, "Hi"]),
+        (
+            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [CLOCK]}}},
+            [TIME],
+            [OSLO, "Hi"],
+        ),
+        ({}, ["Hi", "", f"Well: {OSLO}"], [OSLO.replace('"Oslo"', "7"), "<tool_call>{}"]),
+        (
+            {"response_format": {"type": "json_object"}},
+            [OSLO, '{"a": 1}', f"<think>Hm.</think>{OSLO}"],
+            ["Hi", OSLO.replace('"Oslo"', "7")],
+        ),
+        ({"tool_choice": "required", "chat_template_kwargs": {"thinking": True}}, [f"Hm.</think>{OSLO}"], [OSLO]),
+    ],
+)
+def test_what_an_output_is_bound_to(ask, llm, fields, good, bad):
+    llm.answer = OSLO
+    assert ask(tools=[STRICT, CLOCK], **fields).status_code == 200
+    assert [bound(llm, text) for text in good] == [True] * len(good)
+    assert [bound(llm, text) for text in bad] == [False] * len(bad)
+
+
+def test_calls_that_need_no_bounds_have_none(ask, llm):
+    for fields in ({}, {"tool_choice": "auto"}, {"tool_choice": "none"}):
+        assert ask(tools=[WEATHER, CLOCK], **fields).status_code == 200
+        assert llm.calls[-1]["params"].structure is None
+
+
+def test_schemas_that_cannot_be_enforced_are_let_go_of_tools_that_are_not_strict(ask, llm):
+    odd = tool(name="odd", parameters={"type": "object", "properties": {"x": {"type": "any"}}})
+    llm.answer = TIME
+    assert ask(tools=[odd, CLOCK], tool_choice="required").status_code == 200
+    assert bound(llm, '<tool_call>\n{"name": "odd", "arguments": {"x": [1]}}\n</tool_call>') and not bound(llm, "Hi")
+    response = ask(tools=[tool(**odd["function"], strict=True), CLOCK], tool_choice="required")
+    assert response.status_code == 400 and "odd" in response.json()["error"]["message"]
+
+
+def test_budgets_of_thinking(ask, llm):
+    for fields in (
+        {"thinking_budget": 12},
+        {"thinking_token_budget": 12},
+        {"chat_template_kwargs": {"thinking_budget": 12}},
+    ):
+        assert ask(**fields).status_code == 200
+        assert llm.calls[-1]["params"].thinking_budget == 12
+    assert ask(reasoning_effort="none").status_code == 200
+    assert llm.calls[-1]["params"].thinking_budget == 0
+    assert ask(reasoning_effort="high").status_code == 200
+    assert llm.calls[-1]["params"].thinking_budget is None
+    assert llm.tokenizer.decode(llm.calls[-1]["prompt"], skip_special=False).endswith("<think>\n")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from octavo.drafters.port import DraftRow, DraftSession, Proposal
 from octavo.program.ir import Program, Weight
+from octavo.request import Request
 from octavo.weights.kinds import Tensor
 
 _NOTHING = Proposal()
@@ -15,10 +16,14 @@ class NullDrafter:
     programs: Mapping[str, Program] = {}
     taps: tuple[str, ...] = ()
     max_draft = 0
+    tail = 0
     hit_backoff = 0
 
     def tensor(self, weight: Weight) -> Tensor | None:
         return None
+
+    def serves(self, request: Request) -> bool:
+        return False
 
     def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
         return

@@ -4,8 +4,9 @@ A drafter runs its own programs in the target's session: they share the block ta
 layout, and hang their own cache tensors on the target's groups (builder.group with the same name and rule). Whatever it
 proposes, the text is the target's: a draft is accepted only where it equals the token that the target samples.
 
-    declared     programs, taps, max_draft, hit_backoff, tensor(weight)
-    each step    extend(session, rows)   the target has run and sampled: take note of its rows, its exports
+    declared     programs, taps, max_draft, tail, hit_backoff, tensor(weight)
+    each step    of the requests that it serves(request):
+                 extend(session, rows)   the target has run and sampled: take note of its rows, its exports
                  propose(session, rows)  one Proposal per row that sampled
     the end      forget(request_id)
 """
@@ -60,10 +61,14 @@ class Drafter(Protocol):
     programs: Mapping[str, Program]  # opened beside "target"; weight names are shared with it when declarations agree
     taps: tuple[str, ...]  # values of the target that have to be exports
     max_draft: int  # most drafts a row may carry
+    tail: int  # drafts that recurrent state has to take back; a model that keeps any gets no more of a proposal
     hit_backoff: int  # tokens at the end of a prefix hit that are computed again, so that taps exist
 
     def tensor(self, weight: Weight) -> Tensor | None:
         """A weight of the drafter's own; None for those that stand in the target's checkpoint."""
+
+    def serves(self, request: Request) -> bool:
+        """The same for as long as the request lives. Rows of others are never shown; a step of none is not slowed."""
 
     def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None: ...
 

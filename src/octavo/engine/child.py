@@ -86,9 +86,9 @@ class Child:
         """Structures are compiled here, in order and away from the step."""
         try:
             while (command := self._channel.receive()) is not None:
-                if isinstance(command, Submit) and command.request.params.structure is not None:
+                if isinstance(command, Submit):
                     with contextlib.suppress(OctavoError):  # the face has compiled it too; the sampler says so again
-                        structures.check(command.request.params.structure)
+                        structures.ready(command.request)
                 loop.post(command)
                 if isinstance(command, Close):
                     return

@@ -10,11 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from octavo.engine.port import ModelInfo
-from octavo.errors import RequestError
+from octavo.errors import RequestError, UnsupportedError
 from octavo.grammar.structures import Structures
-from octavo.request import Request, SamplingParams
+from octavo.request import LogitsProcessor, Request, SamplingParams, Thinking
 from octavo.sampling.seeds import child_seed, mint_seed
-from octavo.types import Vocabulary
+from octavo.text.dialects.bound import after_reasoning
+from octavo.text.dialects.known import dialect_of
+from octavo.text.dialects.thinking import bounded, tail_of
+from octavo.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Mapping[str, object]
 MAX_PRIORITY = 2**31  # of either sign
@@ -37,8 +40,19 @@ class Prepared:
 class InputReader:
     """Turns prompts into requests for one model."""
 
-    def __init__(self, info: ModelInfo, vocabulary: Vocabulary, structures: Structures | None = None) -> None:
-        """structures: those of the vocabulary, where the engine's own can be shared."""
+    def __init__(
+        self,
+        info: ModelInfo,
+        vocabulary: Tokenizer,
+        structures: Structures | None = None,
+        *,
+        processor: LogitsProcessor | None = None,
+        apart: bool = False,
+    ) -> None:
+        """structures: those of the vocabulary, where the engine's own can be shared. processor: of requests that bring
+        none. apart: the engine is another process."""
+        self._processor = processor
+        self._apart = apart
         self._info = info
         self._vocabulary = vocabulary
         self._structures = structures or Structures(lambda: vocabulary)
@@ -61,11 +75,16 @@ class InputReader:
         text, ids = self.encode(prompt)
         _check_params(params, self._info.vocab_size)
         self._info.check(len(ids), params.max_tokens)
+        processor = params.logits_processor or self._processor
+        if processor is not None and self._apart:
+            said = "logits_processor: the engine is a process of its own, which a function cannot reach: use LLM()"
+            raise UnsupportedError(said, param="logits_processor")
         seed = mint_seed() if params.seed is None else params.seed
         bad_words = self._bad_words(params.bad_words)
         self._check_choice(params, bad_words)
         if params.structure is not None:
             self._structures.check(params.structure)
+        thinking = self._thinking(ids, params)
         requests = []
         for child in range(params.n):
             prompt_logprobs = params.prompt_logprobs if child == 0 else None
@@ -73,10 +92,11 @@ class InputReader:
                 Request(
                     id=request_id if params.n == 1 else f"{request_id}.{child}",
                     prompt_ids=ids,
-                    params=replace(params, n=1, prompt_logprobs=prompt_logprobs),
+                    params=replace(params, n=1, prompt_logprobs=prompt_logprobs, logits_processor=processor),
                     seed=child_seed(seed, child, params.n),
                     eos_ids=self._vocabulary.eos_ids,
                     bad_word_ids=bad_words,
+                    thinking=thinking,
                     tenant=tenant,
                     salt=salt,
                     priority=priority,
@@ -93,6 +113,13 @@ class InputReader:
         params, whole = SamplingParams(max_tokens=0), self._info.step_tokens > 0
         request = Request(id=request_id, prompt_ids=ids, params=params, tenant=tenant, priority=priority, whole=whole)
         return Prepared(request_id, text, (request,))
+
+    def behind_reasoning(self, ids: Sequence[int], params: SamplingParams) -> SamplingParams:
+        """For a templated prompt: what the output must be stands after the reasoning that the prompt has opened."""
+        if params.structure is None:
+            return params
+        dialect, tail = dialect_of(self._vocabulary.chat_template), tail_of(self._vocabulary, ids)
+        return replace(params, structure=after_reasoning(dialect, tail, params.structure))
 
     def encode(self, prompt: Prompt) -> tuple[str | None, tuple[int, ...]]:
         """(text, ids). Text may hold special tokens; it gets exactly one BOS where the model wants one."""
@@ -143,6 +170,12 @@ class InputReader:
                     spellings[spelling] = None
         return tuple(spellings)
 
+    def _thinking(self, ids: Sequence[int], params: SamplingParams) -> Thinking | None:
+        if params.thinking_budget is None:
+            return None
+        dialect, formed = dialect_of(self._vocabulary.chat_template), params.structure is not None
+        return bounded(self._vocabulary, dialect, ids, params.thinking_budget, formed=formed)
+
     def _check_choice(self, params: SamplingParams, bad_words: Iterable[tuple[int, ...]]) -> None:
         """Refuses parameters that together leave no token for the first position."""
         banned = {word[0] for word in bad_words if len(word) == 1}
@@ -160,6 +193,9 @@ def check_structured(params: SamplingParams) -> None:
     for name in ("ignore_eos", "min_tokens", "bad_words", "allowed_token_ids"):
         if params.structure is not None and getattr(params, name):
             raise RequestError(f"{name}: not together with structured output", param=name)
+    for name in ("bad_words", "allowed_token_ids"):
+        if params.thinking_budget is not None and getattr(params, name):
+            raise RequestError(f"{name}: not together with thinking_budget", param=name)
 
 
 def _check_params(params: SamplingParams, vocab_size: int) -> None:

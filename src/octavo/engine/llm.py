@@ -25,7 +25,7 @@ from octavo.engine.streams import AsyncLLM
 from octavo.engine.vocabulary import check_template, load_tokenizer
 from octavo.errors import EngineError, RequestError
 from octavo.grammar.structures import Structures
-from octavo.request import SamplingParams, TokenDelta
+from octavo.request import LogitsProcessor, SamplingParams, TokenDelta
 from octavo.text.chat import ChatTemplate, check_options
 from octavo.text.tokenizer import Tokenizer
 
@@ -35,7 +35,8 @@ Message = Mapping[str, Any]
 
 
 class LLM:
-    """One model in this process. Keywords are the fields of EngineConfig; sizes in bytes.
+    """One model in this process. Keywords are the fields of EngineConfig; sizes in bytes. logits_processor: of requests
+    whose SamplingParams have none.
 
     Thread-safe: calls from several threads share the batch.
     """
@@ -64,6 +65,7 @@ class LLM:
         pooling: Literal["auto", "last", "mean", "cls"] = "auto",
         normalize: bool = True,
         drafter: Drafter | None = None,
+        logits_processor: LogitsProcessor | None = None,
         progress: ProgressHook = no_progress,
     ) -> None:
         model = fspath(model)
@@ -94,7 +96,7 @@ class LLM:
         structures = Structures(lambda: self.tokenizer)
         self._engine = ThreadEngine(self.config, drafter=drafter, progress=progress, structures=structures)
         check_template(self._template, self._engine)
-        self._inputs = InputReader(self._engine.info, self.tokenizer, structures)
+        self._inputs = InputReader(self._engine.info, self.tokenizer, structures, processor=logits_processor)
         self._ids = itertools.count()
 
     # ---- generation
@@ -128,14 +130,19 @@ class LLM:
         add_generation_prompt: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """One answer per conversation: a list of messages, or a list of such lists."""
+        """One answer per conversation: a list of messages, or a list of such lists.
+
+        Where a prompt ends in open reasoning, a structure binds what comes after it.
+        """
         options = dict(chat_template_kwargs or {})
         check_options(options)
-        prompts: list[Prompt] = [
+        prompts = [
             self.encode_chat(talk, tools=tools, add_generation_prompt=add_generation_prompt, **options)
             for talk in _conversations(messages)
         ]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        params = _params(sampling_params, len(prompts))
+        behind = [self._inputs.behind_reasoning(*one) for one in zip(prompts, params, strict=True)]
+        return self.generate(prompts, behind, use_tqdm=use_tqdm)
 
     # ---- embeddings
     def embed(self, prompts: Prompt | Sequence[Prompt], *, use_tqdm: bool = True) -> list[EmbeddingOutput]:

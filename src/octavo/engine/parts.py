@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from octavo.config import EngineConfig
+from octavo.drafters.ahead import AheadDrafter
 from octavo.drafters.port import Drafter
 from octavo.engine.port import EngineStats, ModelInfo
 from octavo.engine.vocabulary import load_tokenizer
@@ -43,6 +44,8 @@ class EngineParts:
             preemptions=counted.preemptions,
             masks=self.runner.masks.count,
             mask_seconds=self.runner.masks.seconds,
+            drafts=counted.drafts_accepted + counted.drafts_rejected,
+            drafts_accepted=counted.drafts_accepted,
         )
 
 
@@ -51,6 +54,7 @@ def open_engine(
 ) -> EngineParts:
     """Loads the model, sizes everything. progress: (bytes of weights read, of all). structures: the face's."""
     structures = structures or Structures(lambda: load_tokenizer(config.model))
+    drafter = AheadDrafter(structures, drafter)
     runner = Runner.open(config, drafter, progress, structures)
     loaded = runner.loaded
     return EngineParts(runner, _scheduler(config, loaded, drafter), _info(config, loaded), structures)

@@ -69,7 +69,7 @@ class EngineStats:
     """Counters since start and gauges of now. Blocks: free + cached + used = total.
 
     step_seconds: of all turns that committed a step; step_counts: how many took up to each of STEP_BOUNDS, each counted
-    once, and how many longer. masks, mask_seconds: of outputs that have a form.
+    once, and how many longer. masks, mask_seconds: of outputs that have a form. drafts: proposed and verified.
     """
 
     running: int
@@ -86,6 +86,8 @@ class EngineStats:
     step_counts: tuple[int, ...] = ()
     masks: int = 0
     mask_seconds: float = 0.0
+    drafts: int = 0
+    drafts_accepted: int = 0
 
 
 # Seconds; a step takes a fraction of a millisecond on a toy and many seconds for a long chunk of a large model.

@@ -54,7 +54,7 @@ class AsyncLLM:
             else ThreadEngine(config, progress=progress, structures=self._structures)
         )
         check_template(self._template, self._engine)
-        self._inputs = InputReader(self._engine.info, self.tokenizer, self._structures)
+        self._inputs = InputReader(self._engine.info, self.tokenizer, self._structures, apart=process)
         self._ids = itertools.count()
         self._post: Post | None = None  # into the event loop of the latest stream
         self._open: dict[str, list[str]] = {}  # request id of a caller -> ids of its sequences

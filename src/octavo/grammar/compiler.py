@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import llguidance
 import llguidance.numpy
@@ -15,12 +15,16 @@ import numpy as np
 from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
 from octavo.errors import EngineError, OctavoError, RequestError, UnsupportedError
+from octavo.grammar.forms import FormWriter, slashed
 from octavo.request import Structure
 from octavo.types import Vocabulary
 
 # White space between the parts of JSON: enough for indentation, never without end.
 WHITESPACE = r"[ \n\r\t]{0,8}"
 MAX_CHOICES = 10_000
+# Of one structure, in the library's units: about 50 per microsecond while compiling, 14 while a mask is computed.
+LIMITS = llguidance.LLParserLimits(initial_lexer_fuel=200_000, max_lexer_states=20_000)
+FAILED = "structured output: "
 
 
 class Matcher:
@@ -44,9 +48,15 @@ class Matcher:
         if taken == len(drafts):
             llguidance.numpy.fill_next_token_bitmask(self._matcher, mask, 0)
         if taken and not self._matcher.rollback(taken):
-            raise EngineError(f"structured output: {self._matcher.get_error()}")
+            self._fail()
         self._check()
         return mask[0].view(np.uint32) if taken == len(drafts) else None
+
+    def ahead(self) -> Sequence[int]:
+        """Tokens of what must be spelled next, as the vocabulary would cut it; others may spell the same."""
+        found: list[int] = self._matcher.compute_ff_tokens()
+        self._check()
+        return found
 
     def accept(self, tokens: Sequence[int]) -> None:
         """Moves on. Raises EngineError for tokens that the mask did not allow."""
@@ -57,7 +67,11 @@ class Matcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise EngineError(f"structured output: {self._matcher.get_error()}")
+            self._fail()
+
+    def _fail(self) -> NoReturn:
+        said: str = self._matcher.get_error()  # with the library's state in the lines below
+        raise EngineError(f"{FAILED}{said.strip().partition(chr(10))[0][:200]}")
 
 
 class _Tokens:
@@ -68,33 +82,48 @@ class _Tokens:
         self.bos_token_id = vocabulary.bos_id
         self.special_token_ids = sorted(vocabulary.special_ids)
         self.tokens = [vocabulary.token_bytes(token) for token in range(vocabulary.size)]
+        for token in vocabulary.special_ids:  # no byte of UTF-8 stands before them: no expression matches them
+            self.tokens[token] = b"\xff" + vocabulary.decode([token], skip_special=False).encode()
         self._vocabulary = vocabulary
 
     def __call__(self, text: str) -> list[int]:
         return self._vocabulary.encode(text)
 
 
-def token_table(vocabulary: Vocabulary) -> Any:
+class TokenTable:
     """What the library makes of a vocabulary: 0.3 s for 50,000 tokens."""
-    if not vocabulary.eos_ids:
-        raise UnsupportedError("structured output needs a tokenizer with an end-of-text token", param="structure")
-    wrapper = llguidance.TokenizerWrapper(_Tokens(vocabulary))
-    return llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.size, eos_token=list(vocabulary.eos_ids))
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        if not vocabulary.eos_ids:
+            raise UnsupportedError("structured output needs a tokenizer with an end-of-text token", param="structure")
+        wrapper = llguidance.TokenizerWrapper(_Tokens(vocabulary))
+        self.library = llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.size, eos_token=list(vocabulary.eos_ids))
+        self.size = vocabulary.size
+        self.ends = vocabulary.eos_ids
+        self._vocabulary = vocabulary
+
+    def special(self, spelling: str) -> int | None:
+        """The special token that is spelled so."""
+        ids = self._vocabulary.encode(spelling, parse_special=True)
+        return ids[0] if len(ids) == 1 and ids[0] in self._vocabulary.special_ids else None
 
 
-def compile_structure(structure: Structure, tokens: Any) -> Matcher:
+def compile_structure(structure: Structure, tokens: TokenTable) -> Matcher:
     """A matcher at the beginning. Raises RequestError, UnsupportedError that say what cannot be done."""
     try:
-        grammar = _grammar(structure)
+        grammar = _form(structure, tokens) if structure.kind == "form" else _grammar(structure)
     except (ValueError, RecursionError, GbnfToLarkError) as error:
         raise RequestError(f"{structure.kind}: {error}", code="invalid_structure", param="structure") from None
-    failed, said = llguidance.LLMatcher.validate_grammar_with_warnings(grammar, tokens)
-    if failed:
-        raise _refusal(structure, "; ".join(said))
-    matcher = llguidance.LLMatcher(tokens, grammar, log_level=0)
-    if matcher.is_error():
-        raise _refusal(structure, matcher.get_error())
-    return Matcher(matcher, tokens.vocab_size)
+    library = llguidance.LLMatcher(tokens.library, grammar, log_level=0, limits=LIMITS)
+    if library.is_error():
+        raise _refusal(structure, library.get_error())
+    matcher = Matcher(library, tokens.size)
+    try:
+        for _ in range(2):  # what is too large for the library shows here, not in a step: at times to the second alone
+            matcher.copy().mask()
+    except EngineError as error:
+        raise _refusal(structure, error.message.removeprefix(FAILED)) from None
+    return matcher
 
 
 def _refusal(structure: Structure, said: str) -> OctavoError:
@@ -109,16 +138,49 @@ def _refusal(structure: Structure, said: str) -> OctavoError:
 def _grammar(structure: Structure) -> str:
     source = structure.source
     if structure.kind == "json_schema":
-        schema = json.loads(source)
-        if not isinstance(schema, dict):
-            raise ValueError("a schema is an object")
+        schema = _schema(source)
         return str(llguidance.LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": WHITESPACE}))
     if structure.kind == "regex":
         return str(llguidance.LLMatcher.grammar_from_regex(source))
-    if structure.kind == "choice":
-        return str(llguidance.LLMatcher.grammar_from_lark(_alternatives(json.loads(source))))
-    lark = gbnf_to_lark(source) if "::=" in source else source
-    return str(llguidance.LLMatcher.grammar_from_lark(lark))
+    return str(llguidance.LLMatcher.grammar_from_lark(_lark(structure.kind, source)))
+
+
+def _form(structure: Structure, tokens: TokenTable) -> str:
+    """The grammar of a form; structures of other kinds in it stand beside it as grammars of their own."""
+    beside: list[dict[str, Any]] = []
+
+    def given(kind: str, source: str) -> str:
+        name = f"g{len(beside)}"
+        if kind == "json_schema":
+            beside.append({"name": name, "json_schema": _bounded(_schema(source), lenient=False)})
+        elif kind == "regex":
+            beside.append({"name": name, "lark_grammar": f"start: /{slashed(source)}/"})
+        else:
+            beside.append({"name": name, "lark_grammar": _lark(kind, source)})
+        return f"@{name}"
+
+    def value(schema: dict[str, Any], lenient: bool) -> str:
+        return json.dumps(_bounded(schema, lenient=lenient))
+
+    lark = FormWriter(tokens.special, tokens.ends, value, given).write(json.loads(structure.source))
+    return json.dumps({"grammars": [{"name": "form", "lark_grammar": lark}, *beside]})
+
+
+def _schema(source: str) -> dict[str, Any]:
+    schema = json.loads(source)
+    if not isinstance(schema, dict):
+        raise ValueError("a schema is an object")
+    return schema
+
+
+def _bounded(schema: dict[str, Any], *, lenient: bool) -> dict[str, Any]:
+    return schema | {"x-guidance": {"whitespace_pattern": WHITESPACE, "lenient": lenient}}
+
+
+def _lark(kind: str, source: str) -> str:
+    if kind == "choice":
+        return _alternatives(json.loads(source))
+    return gbnf_to_lark(source) if "::=" in source else source
 
 
 def _alternatives(choices: Any) -> str:
@@ -126,4 +188,4 @@ def _alternatives(choices: Any) -> str:
         raise ValueError(f"1 to {MAX_CHOICES} choices")
     if not all(isinstance(choice, str) and choice for choice in choices):
         raise ValueError("every choice is a text that is not empty")
-    return "start: " + " | ".join(json.dumps(choice) for choice in dict.fromkeys(choices))
+    return "start: C\nC: " + " | ".join(json.dumps(choice) for choice in dict.fromkeys(choices))

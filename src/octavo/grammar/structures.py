@@ -8,24 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
-from octavo.request import Structure
+from octavo.grammar.bounds import Bounds, Matcher
+from octavo.grammar.thoughts import ThoughtLimit
+from octavo.request import Request, Structure
 from octavo.types import Vocabulary
 
 KEPT = 64  # compiled structures
-
-
-class Matcher(Protocol):
-    """Where one output stands in its structure: compiler.Matcher."""
-
-    taken: int
-
-    def mask(self, drafts: Sequence[int] = ()) -> Any: ...
-    def accept(self, tokens: Sequence[int]) -> None: ...
-    def copy(self) -> Matcher: ...
 
 
 class Structures:
@@ -36,6 +28,7 @@ class Structures:
         self._lock = threading.Lock()  # of what is known: held for moments, so that a step never waits for a compiler
         self._compiling = threading.Lock()
         self._tokens: Any = None
+        self._words: Vocabulary | None = None
         self._known: OrderedDict[Structure, Matcher] = OrderedDict()
 
     def check(self, structure: Structure) -> None:
@@ -46,6 +39,28 @@ class Structures:
         """For a new output. Raises as `check` does."""
         return self._compiled(structure).copy()
 
+    def bounds(self, request: Request) -> Bounds:
+        """Of a new output. Raises as `check` does."""
+        wanted, thinking = request.params.structure, request.thinking
+        return Bounds(
+            None if wanted is None else self.matcher(wanted),
+            None if thinking is None else ThoughtLimit(thinking, self._spelling),
+        )
+
+    def ready(self, request: Request) -> None:
+        """Does what takes long of `bounds`. Raises as `check` does."""
+        if request.params.structure is not None:
+            self.check(request.params.structure)
+        if request.thinking is not None:
+            self._spelling(0)
+
+    def _spelling(self, token: int) -> bytes:
+        """Bytes of a token, special or not; of none for ids beyond the vocabulary."""
+        if self._words is None:
+            self._words = self._vocabulary()
+        known = self._words.token_bytes(token) if token < self._words.size else b""
+        return known or self._words.decode([token], skip_special=False).encode()
+
     def _compiled(self, structure: Structure) -> Matcher:
         found = self._find(structure)
         if found is not None:
@@ -53,7 +68,7 @@ class Structures:
         with self._compiling:
             compiler: Any = import_module("octavo.grammar.compiler")
             if self._tokens is None:
-                self._tokens = compiler.token_table(self._vocabulary())
+                self._tokens = compiler.TokenTable(self._vocabulary())
             found = compiler.compile_structure(structure, self._tokens)
         with self._lock:
             self._known[structure] = found

@@ -355,7 +355,7 @@ class Scheduler:
                 if not entry.outstanding:
                     self._discard(entry)
             elif not outcome.finite:
-                deltas.append(self._end(entry, "error"))
+                deltas.append(self._end(entry, "error", stop_reason=outcome.error or None))
             elif row.sample:
                 deltas.append(self._sampled(entry, row, outcome))
             else:

@@ -69,7 +69,7 @@ def decoded(token_ids: tuple[int, ...]) -> tuple[RowResult | int, ...]:
 def _chosen(choice: Sampled) -> RowResult:
     """A row without drafts and prompt scores: nearly all of them."""
     if not choice.finite:
-        return _NOT_FINITE
+        return RowResult(finite=False, error=choice.error)
     if choice.logprobs is None:
         return RowResult((choice.token_id,))
     return RowResult((choice.token_id,), (), (choice.logprobs,))
@@ -101,7 +101,7 @@ def _result(row: Row, request: Request, sampled: Iterator[Sampled], scored: Iter
     choices = [next(sampled) for _ in range(row.num_drafts + 1)]
     verified = verify(row, choices)
     if not finite or not verified.finite:
-        return _NOT_FINITE
+        return RowResult(finite=False, error=verified.sampled[-1].error)
     return RowResult(
         token_ids=verified.token_ids,
         accepted=verified.accepted,

@@ -93,6 +93,8 @@ class Runner:
         sizes = (limits.max_tokens, limits.max_rows, limits.max_seqs)
         self._writers = [HeaderWriter(*sizes) for _ in range(depth)]
         self._draft_writer = HeaderWriter(*sizes)
+        keeps_state = any(group.rule == "state" for group in loaded.groups)
+        self._most = drafter.tail if keeps_state else drafter.max_draft  # drafts of a row
 
     @classmethod
     def open(
@@ -200,14 +202,17 @@ class Runner:
         if self.loaded.pooling is not None:
             vectors = self._session.view(POOLED)
             return StepResult(plan.number, tuple(outcome.embeddings(vectors, plan.rows, alive)))
-        rows = outcome.sample(self._sampler, self._session.logits(LOGITS), plan.rows, alive)
-        if self._drafter.max_draft:
+        logits = self._session.view(LOGITS) if step.mates.processed else self._session.logits(LOGITS)
+        rows = outcome.sample(self._sampler, logits, plan.rows, alive)
+        if step.mates.drafted(self._drafter):
             rows = self._draft(plan.rows, alive, rows)
         return StepResult(plan.number, tuple(rows))
 
     def _cohort(self, step: Step) -> Cohort:
         """Of a step of decodes that want a token each and nothing else; None of any other."""
-        if self.loaded.pooling is not None or self._drafter.max_draft or step.mates.version != self._requests.version:
+        if self.loaded.pooling is not None or step.mates.version != self._requests.version:
+            return None
+        if step.mates.drafted(self._drafter):
             return None
         return step.mates.cohort(self._sampler) if step.header.one_each else None
 
@@ -233,7 +238,7 @@ class Runner:
         seen: dict[int, DraftRow] = {}
         begin = 0
         for number, (row, request, result) in enumerate(zip(rows, requests, results, strict=True)):
-            if request is not None:
+            if request is not None and self._drafter.serves(request):
                 seen[number] = DraftRow(request, row, begin, result)
             begin += len(row.token_ids)
         self._drafter.extend(self, tuple(seen.values()))
@@ -242,9 +247,9 @@ class Runner:
         for number, proposal in zip(sampled, proposals, strict=True):
             if len(proposal.token_ids) > self._drafter.max_draft:
                 raise EngineError(f"the drafter proposed {len(proposal.token_ids)} tokens, more than its max_draft")
-            results[number] = msgspec.structs.replace(
-                results[number], draft_ids=proposal.token_ids, draft_parents=proposal.parents
-            )
+            if proposal.token_ids:
+                drafts, parents = proposal.token_ids[: self._most], proposal.parents[: self._most]
+                results[number] = msgspec.structs.replace(results[number], draft_ids=drafts, draft_parents=parents)
         return results
 
     def run(self, program: str, rows: Sequence[Row], source_rows: Sequence[int] = ()) -> None:
@@ -283,7 +288,7 @@ class _Read:
         model = model_config(checkpoint)
         max_model_len = _context_length(config, model)
         target, pooling = target_program(checkpoint, model, config, max_model_len)
-        target = with_tail(_tapped(target, drafter.taps), drafter.max_draft)
+        target = with_tail(_tapped(target, drafter.taps), drafter.tail)
         plain = {TARGET: target, **drafter.programs}
         source = WeightSource(plain, checkpoint, drafter)
         chosen: dict[str, Any] = {"activations": config.activations, "kv_dtype": config.kv_dtype, "isa": config.isa}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from octavo.drafters.port import Drafter
 from octavo.request import Request, Row
 from octavo.sampling.sampler import Cohort, Sampler
 
@@ -23,6 +24,23 @@ class Mates:
     version: int
     _asked: bool = False
     _cohort: Cohort = None
+    _drafted: bool | None = None
+    _processed: bool | None = None
+
+    @property
+    def processed(self) -> bool:
+        """Whether any has a function of its caller's over its logits."""
+        if self._processed is None:
+            self._processed = any(
+                request is not None and request.params.logits_processor is not None for request in self.requests
+            )
+        return self._processed
+
+    def drafted(self, drafter: Drafter) -> bool:
+        """Whether it serves any of them; asked once."""
+        if self._drafted is None:
+            self._drafted = any(request is not None and drafter.serves(request) for request in self.requests)
+        return self._drafted
 
     def cohort(self, sampler: Sampler) -> Cohort:
         """See Sampler.cohort; asked once."""

@@ -7,7 +7,6 @@ batch mates, on drafts or on how often it is made. Logits are never changed.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,11 @@ import msgspec
 import numpy as np
 
 from octavo import _native
-from octavo.errors import OctavoError, UnsupportedError
-from octavo.grammar.structures import Matcher, Structures
+from octavo.errors import UnsupportedError
+from octavo.grammar.bounds import Bounds
+from octavo.grammar.structures import Structures
 from octavo.request import Request, TokenLogprobs
+from octavo.sampling.processor import processed
 
 # Requests that decode together: sample(logits, header) gives a token a request, in order, -1 where its row is not
 # finite; the header is that of the step and says where they stand. Raises ValueError for a step of other rows.
@@ -42,11 +43,13 @@ class SampleRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sampled(msgspec.Struct, frozen=True, gc=False):
-    """finite False: the row held NaN or infinity, or nothing was left to choose from; token_id is then -1."""
+    """finite False: the row held NaN or infinity, nothing was left to choose from, or a processor failed, as `error`
+    says; token_id is then -1."""
 
     token_id: int
     logprobs: TokenLogprobs | None
     finite: bool
+    error: str = ""
 
 
 @dataclass(slots=True)
@@ -60,7 +63,7 @@ class _Compiled:
     enders: tuple[int, ...]  # ids that min_tokens bans
     bad_words: tuple[tuple[int, ...], ...]
     counts: bool
-    matcher: Matcher | None  # of an output that must have a form
+    bounds: Bounds | None  # of an output that must have a form, or of its reasoning
     plain: bool  # none of the above: the native state is all that a step needs
     last: int = -1  # the last output token that was counted
     mask_seconds: float = 0.0
@@ -91,7 +94,33 @@ class Sampler:
         """logits: numpy float32 [R, V], contiguous, or a session's handle. One Sampled per row, in order."""
         if not rows:
             return []
-        choices = _native.sample(logits, [self._encode(row) for row in rows], -1, self._threads)
+        if any(row.request.params.logits_processor is not None for row in rows):
+            return self._processed(logits, rows)
+        found = self._sample(logits, [self._encode(row) for row in rows])
+        for place, one in enumerate(found):
+            bounds = None if one.finite else self._known(rows[place].request).bounds
+            if bounds is not None and bounds.failure:
+                found[place] = Sampled(-1, None, False, bounds.failure)
+        return found
+
+    def _processed(self, logits: Any, rows: Sequence[SampleRow]) -> list[Sampled]:
+        """Rows with a processor are copied before it changes them; log-probabilities that are to be raw are those of
+        the row as it was. logits: an array."""
+        changed = np.array(logits[[row.logits_row for row in rows]])
+        errors = [processed(row.request, row.extra_ids, values) for row, values in zip(rows, changed, strict=True)]
+        encoded = [self._encode(msgspec.structs.replace(row, logits_row=place)) for place, row in enumerate(rows)]
+        found = self._sample(changed, encoded)
+        for place, (row, error) in enumerate(zip(rows, errors, strict=True)):
+            params, one = row.request.params, found[place]
+            if error:
+                found[place] = Sampled(-1, None, False, error)
+            elif params.logits_processor and one.finite and one.logprobs and params.logprobs_mode == "raw":
+                (raw,) = self.prompt_logprobs(logits, [(row.logits_row, one.token_id, params.logprobs or 0)])
+                found[place] = msgspec.structs.replace(one, logprobs=raw)
+        return found
+
+    def _sample(self, logits: Any, encoded: Sequence[tuple[Any, ...]]) -> list[Sampled]:
+        choices = _native.sample(logits, list(encoded), -1, self._threads)
         return [
             Sampled(token, None if entries is None else TokenLogprobs(entries), finite)
             for token, finite, entries in choices
@@ -131,28 +160,16 @@ class Sampler:
             banned = known.enders
         if known.bad_words:
             banned = (*banned, *_completions(known.bad_words, request.output_ids, row.extra_ids))
-        mask = row.mask if known.matcher is None else self._timed(known, known.matcher, request, row.extra_ids)
+        mask = row.mask if known.bounds is None else self._mask(known, known.bounds, request, row.extra_ids)
         return (known.state, row.logits_row, row.index, row.extra_ids, banned, mask, known.top, known.processed)
 
-    def _timed(self, known: _Compiled, matcher: Matcher, request: Request, drafts: Sequence[int]) -> Any:
+    def _mask(self, known: _Compiled, bounds: Bounds, request: Request, drafts: Sequence[int]) -> Any:
         begun = time.perf_counter()
-        mask = self._mask(matcher, request.output_ids, drafts)
+        mask = bounds.mask(request.output_ids, drafts, self._vocab_size)
         spent = time.perf_counter() - begun
         known.mask_seconds += spent
         self.masks.count += 1
         self.masks.seconds += spent
-        return mask
-
-    def _mask(self, matcher: Matcher, output_ids: Sequence[int], drafts: Sequence[int]) -> Any:
-        """Over the width of the logits. A matcher that has failed allows nothing, which ends its request alone; what
-        follows a draft that may not come is never asked for."""
-        mask = np.zeros(-(-self._vocab_size // 32), np.uint32)
-        with contextlib.suppress(OctavoError):
-            matcher.accept(output_ids[matcher.taken :])
-            may = matcher.mask(drafts)
-            if may is None:
-                return None
-            mask[: len(may)] = may
         return mask
 
     def _known(self, request: Request) -> _Compiled:
@@ -177,11 +194,11 @@ class Sampler:
             allowed=None if params.allowed_token_ids is None else list(params.allowed_token_ids),
             prompt=list(request.prompt_ids) if params.repetition_penalty != 1.0 else [],
         )
-        matcher = None
-        if params.structure is not None:
+        bounds = None
+        if params.structure is not None or request.thinking is not None:
             if self._structures is None:
                 raise UnsupportedError("structured output needs a vocabulary", param="structure")
-            matcher = self._structures.matcher(params.structure)
+            bounds = self._structures.bounds(request)
         bad_words = tuple(word for word in request.bad_word_ids if word and self._inside(word) == word)
         return _Compiled(
             state,
@@ -191,8 +208,9 @@ class Sampler:
             enders=self._inside({*request.eos_ids, *params.stop_token_ids}),
             bad_words=bad_words,
             counts=state.counts,
-            matcher=matcher,
-            plain=not (state.counts or bad_words or params.min_tokens or matcher or params.logprobs is not None),
+            bounds=bounds,
+            plain=params.logits_processor is None
+            and not (state.counts or bad_words or params.min_tokens or bounds or params.logprobs is not None),
         )
 
     def _inside(self, ids: Iterable[int]) -> tuple[int, ...]:

@@ -41,6 +41,7 @@ def chat_request(asked: CountRequest) -> ChatRequest:
         chat_template_kwargs=_thinking(asked),
         reasoning_effort=None if asked.output_config is None else asked.output_config.effort,
         response_format=_format(asked),
+        thinking_budget=None if asked.thinking is None else asked.thinking.budget_tokens,
     )
     if isinstance(asked, MessagesRequest):
         request.max_tokens = asked.max_tokens

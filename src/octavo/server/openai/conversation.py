@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from octavo.errors import RequestError, UnsupportedError
+from octavo.request import Structure
 from octavo.server.call import Call, Choice, Generation, Prompt, naming
-from octavo.server.openai.shapes import ChatRequest, chat_logprobs, chat_max_tokens, sampling_params
+from octavo.server.openai.shapes import NO_EFFORT, ChatRequest, chat_logprobs, chat_max_tokens, sampling_params
 from octavo.server.openai.tools import Hearing, Tools, read_tools
 from octavo.text.chat import check_options
 from octavo.text.dialects import dialect
-from octavo.text.dialects.dialect import Part, Said
+from octavo.text.dialects.dialect import Part, Said, Tool
 from octavo.text.dialects.reader import Reader
 
 MAX_MESSAGES = 4096
@@ -47,14 +49,12 @@ class Conversation:
         field, wanted = chat_max_tokens(asked)
         hearing = Hearing(call.llm.tokenizer, tools)
         with naming(prompt="messages", max_tokens=field, logprobs="top_logprobs"):
-            params = hearing.params(sampling_params(asked, max_tokens=wanted, logprobs=top))
+            params = sampling_params(asked, max_tokens=wanted, logprobs=top, thinking_budget=asked.budget)
             ids = await encoded(call, asked, tools)
             params = call.fit(params, len(ids), call.at_most(wanted, len(ids)) if cut else wanted)
-        if params.structure is not None and tools.schemas:
-            raise UnsupportedError(
-                "response_format: not together with tools that may be called", param="response_format"
-            )
         await call.check_structure(params, asked.structure_field)
+        bound = await asyncio.to_thread(_bound, call, hearing, tools, ids, params.structure)
+        params = hearing.params(replace(params, structure=bound))
         generation = call.generation([Prompt(tuple(ids))], [params], cache_key=asked.prompt_cache_key)
         return cls(generation, hearing)
 
@@ -80,6 +80,35 @@ class Conversation:
         return self._hearing.call_id()
 
 
+def _bound(
+    call: Call, hearing: Hearing, tools: Tools, ids: Sequence[int], wanted: Structure | None
+) -> Structure | None:
+    """What the output must be, compiled. Schemas of tools that are not strict are let go where they cannot be.
+
+    Raises RequestError, UnsupportedError that name a tool.
+    """
+    kept: list[Tool] = list(tools.callable)
+    try:
+        found = hearing.bound(ids, wanted, kept)
+        if found is not None and found != wanted:
+            call.llm.check_structure(found)
+        return found
+    except (RequestError, UnsupportedError) as error:
+        for place, tool in enumerate(kept):
+            try:
+                alone = hearing.bound(ids, wanted, [tool])
+                if alone is not None:
+                    call.llm.check_structure(alone)
+            except (RequestError, UnsupportedError) as reason:
+                if tool.strict:
+                    said = reason.message.removeprefix("form: ")
+                    raise type(reason)(f"tools: {tool.name}: {said}", code=reason.code, param="tools") from None
+                kept[place] = replace(tool, schema={})
+        if kept == list(tools.callable):
+            raise type(error)(error.message, code=error.code, param="tools") from None
+    return hearing.bound(ids, wanted, kept)
+
+
 def checked_tools(asked: ChatRequest) -> Tools:
     """Its tools; messages and options were looked at too. Raises RequestError, UnsupportedError that name the field."""
     check_messages(asked.messages)
@@ -90,8 +119,10 @@ def checked_tools(asked: ChatRequest) -> Tools:
 async def encoded(call: Call, asked: ChatRequest, tools: Tools) -> list[int]:
     """Its prompt, whatever its length. Raises RequestError that names the messages."""
     options: dict[str, Any] = dict(asked.chat_template_kwargs)
-    if asked.reasoning_effort is not None:
-        options["reasoning_effort"] = asked.reasoning_effort
+    if asked.reasoning_effort is not None:  # templates that know two modes have either name
+        thinks = asked.reasoning_effort != NO_EFFORT
+        told = {"reasoning_effort": asked.reasoning_effort, "enable_thinking": thinks, "thinking": thinks}
+        options = told | options
     if tools.declared:
         options["tools"] = tools.declared
     encode = partial(call.llm.encode_chat, asked.messages, add_generation_prompt=asked.add_generation_prompt, **options)

@@ -11,6 +11,7 @@ from octavo.request import MAX_LOGPROBS, SamplingParams
 from octavo.server.openai.structure import read_structure
 
 MAX_PROMPTS = 32
+NO_EFFORT = "none"  # reasoning_effort of an answer without reasoning
 
 
 ToldUsage = Literal["never", "at the end", "always"]
@@ -76,9 +77,32 @@ class ChatRequest(Generation, kw_only=True):
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, str | int | float | bool | None] = msgspec.field(default_factory=dict)
     reasoning_effort: str | None = None
+    thinking_budget: int | None = None
+    thinking_token_budget: int | None = None
     tools: list[dict[str, Any]] = msgspec.field(default_factory=list)
     tool_choice: Any = None
     parallel_tool_calls: bool = True
+
+    @property
+    def budget(self) -> int | None:
+        """Most tokens of reasoning, by any of its names. Raises RequestError where two say different things."""
+        said = {
+            "thinking_budget": self.thinking_budget,
+            "thinking_token_budget": self.thinking_token_budget,
+            "chat_template_kwargs.thinking_budget": self.chat_template_kwargs.get("thinking_budget"),
+        }
+        known = {name: value for name, value in said.items() if value is not None}
+        for name, value in known.items():
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int)
+                or value < 0
+                or value != next(iter(known.values()))
+            ):
+                raise RequestError(f"{name}: one whole number of tokens, not {value!r}", param=name)
+        if not known:
+            return 0 if self.reasoning_effort == NO_EFFORT else None
+        return int(next(iter(known.values())) or 0)
 
 
 class CompletionRequest(Generation, kw_only=True):
@@ -115,6 +139,7 @@ def sampling_params(body: Generation, *, max_tokens: int | None, logprobs: int |
         allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
         skip_special_tokens=body.skip_special_tokens,
         structure=read_structure(body.response_format, body.structured_outputs),
+        thinking_budget=over.get("thinking_budget"),
     )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from octavo.form import Form
+
 Schemas = Mapping[str, Mapping[str, Any]]  # name of a declared tool -> JSON schema of its parameters
 
 
@@ -52,9 +54,33 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class Tool:
+    """One that may be called. schema: of its parameters, an object. strict: its arguments must keep to the schema
+    wholly, else to what of it can be enforced."""
+
+    name: str
+    schema: Mapping[str, Any]
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Calls as a model writes them: a mark, and all that follows it up to the end of the last call."""
+
+    mark: str
+    rest: Form
+
+
+# (tools, whether several calls may come) -> the ways in which calls may be written, the usual one first.
+Openings = Callable[[Sequence[Tool], bool], list[Opening]]
+
+
+@dataclass(frozen=True, slots=True)
 class Dialect:
     """signs: texts of which a chat template holds every one. thoughts: marks around reasoning. label: a heading that
-    stands at the beginning of all reasoning and belongs to its marks. id_length: of calls, where templates insist."""
+    stands at the beginning of all reasoning and belongs to its marks. id_length: of calls, where templates insist.
+    openings: how calls are written, for outputs that are bound to it. bare: they stand at the beginning alone.
+    """
 
     name: str
     signs: tuple[str, ...]
@@ -62,6 +88,8 @@ class Dialect:
     thoughts: tuple[tuple[str, str], ...] = ()
     label: str = ""
     id_length: int = 0
+    openings: Openings | None = None
+    bare: bool = False
 
     @property
     def marks(self) -> tuple[str, ...]:

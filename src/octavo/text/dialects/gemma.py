@@ -8,12 +8,26 @@ reasoning<channel|><|tool_call>call:f{x:1,name:<|"|>Ann<|"|>}<tool_call|>
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from octavo.text.dialects.dialect import Block, Call, Dialect, Malformed, Schemas, arguments_text, parsed
+from octavo.form import Form, mark, seq, text
+from octavo.text.dialects.dialect import (
+    Block,
+    Call,
+    Dialect,
+    Malformed,
+    Opening,
+    Openings,
+    Schemas,
+    Tool,
+    arguments_text,
+    parsed,
+)
+from octavo.text.dialects.notation import NotationWriter
+from octavo.text.dialects.spelling import one_of, repeated
 
-_CALL = re.compile(r"\s*call:([\w.-]+)\s*(?=\{)")
+_CALL = re.compile(r"\s*call:([\w.:-]+)\s*(?=\{)")
 _KEY = re.compile(r"\s*([\w.-]+)\s*:\s*")
 _BARE = re.compile(r"[^,\[\]{}]+")
 MAX_DEPTH = 64
@@ -86,15 +100,25 @@ def _reader(delimiter: str) -> Callable[[str, Schemas], list[Call]]:
     return calls
 
 
+def _writer(opening: str, closing: str, delimiter: str) -> Openings:
+    def openings(tools: Sequence[Tool], several: bool) -> list[Opening]:
+        def spelled(tool: Tool) -> Form:
+            return seq(text(f"call:{tool.name}"), NotationWriter(tool, delimiter, closing).write())
+
+        return [repeated(opening, seq(one_of(tools, spelled), mark(closing)), several=several)]
+
+    return openings
+
+
+_OLD, _NEW = ("<start_function_call>", "<end_function_call>", "<escape>"), ("<|tool_call>", "<tool_call|>", '<|"|>')
 FUNCTION_GEMMA = Dialect(
-    "functiongemma",
-    ("<start_function_call>",),
-    (Block("<start_function_call>", "<end_function_call>", _reader("<escape>")),),
+    "functiongemma", _OLD[:1], (Block(_OLD[0], _OLD[1], _reader(_OLD[2])),), openings=_writer(*_OLD)
 )
 GEMMA4 = Dialect(
     "gemma4",
-    ("<|tool_call>",),
-    (Block("<|tool_call>", "<tool_call|>", _reader('<|"|>')),),
+    _NEW[:1],
+    (Block(_NEW[0], _NEW[1], _reader(_NEW[2])),),
     (("<|channel>", "<channel|>"),),
     "thought\n",
+    openings=_writer(*_NEW),
 )

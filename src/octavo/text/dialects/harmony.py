@@ -11,13 +11,13 @@ import re
 from octavo.text.dialects.dialect import Call, Dialect, Malformed, Part, Said, Schemas, arguments_text, parsed
 from octavo.text.dialects.reader import held, merged, stepped
 
-CHANNEL, MESSAGE = "<|channel|>", "<|message|>"
-ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
+CHANNEL, MESSAGE, CONSTRAIN = "<|channel|>", "<|message|>", "<|constrain|>"
+END, CALL, RETURN, START = ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
 MAX_HEADER = 512  # characters; what is longer is text
-_TO = re.compile(r"\bto=functions\.([\w.-]+)")
+_TO = re.compile(r"\bto=functions\.([\w.:-]+)")
 
 DIALECT = Dialect("harmony", (CHANNEL, MESSAGE))
-MARKS = (CHANNEL, MESSAGE, "<|constrain|>", *ENDS)
+MARKS = (CHANNEL, MESSAGE, CONSTRAIN, *ENDS)
 
 
 class HarmonyReader:

@@ -7,7 +7,11 @@
 
 from __future__ import annotations
 
-from octavo.text.dialects.dialect import Block, Call, Dialect, Schemas, one_call, parsed
+from collections.abc import Sequence
+
+from octavo.form import mark, seq, text
+from octavo.text.dialects.dialect import Block, Call, Dialect, Opening, Schemas, Tool, one_call, parsed
+from octavo.text.dialects.spelling import named_call, one_of, repeated
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 THINK = (("<think>", "</think>"),)
@@ -17,4 +21,9 @@ def calls(text: str, schemas: Schemas) -> list[Call]:
     return [one_call(parsed(text))]
 
 
-DIALECT = Dialect("hermes", (OPEN,), (Block(OPEN, CLOSE, calls),), THINK)
+def openings(tools: Sequence[Tool], several: bool) -> list[Opening]:
+    body = seq(text("\n"), one_of(tools, named_call), text("\n"), mark(CLOSE))
+    return [repeated(OPEN, body, several=several, between=text("\n"))]
+
+
+DIALECT = Dialect("hermes", (OPEN,), (Block(OPEN, CLOSE, calls),), THINK, openings=openings)

@@ -12,7 +12,9 @@ from octavo.text.dialects.reader import MarkReader, Reader
 DIALECTS = (
     harmony.DIALECT,
     deepseek.DSML,
+    deepseek.FENCED,
     deepseek.DIALECT,
+    mistral.NAMED,
     mistral.DIALECT,
     gemma.GEMMA4,
     gemma.FUNCTION_GEMMA,

@@ -5,7 +5,22 @@
 
 from __future__ import annotations
 
-from octavo.text.dialects.dialect import Block, Call, Dialect, Malformed, Schemas, first_value, one_call, some
+from collections.abc import Sequence
+
+from octavo.form import Form, seq, text
+from octavo.text.dialects.dialect import (
+    Block,
+    Call,
+    Dialect,
+    Malformed,
+    Opening,
+    Schemas,
+    Tool,
+    first_value,
+    one_call,
+    some,
+)
+from octavo.text.dialects.spelling import json_arguments, one_of, repeated
 
 TAG = "<|python_tag|>"
 
@@ -26,4 +41,17 @@ def bare(text: str, schemas: Schemas) -> list[Call]:
     return found
 
 
-DIALECT = Dialect("llama3", (TAG,), (Block(TAG, None, calls), Block("{", None, bare, bare=True)))
+def openings(tools: Sequence[Tool], several: bool) -> list[Opening]:
+    """Without the tag, as the templates ask for it, and with it."""
+    call = seq(text('"name": "'), one_of(tools, _spelled), text("}"))
+    plain = repeated("{", call, several=several, between=text("; "))
+    return [plain, Opening(TAG, seq(text("{"), plain.rest))]
+
+
+def _spelled(tool: Tool) -> Form:
+    return seq(text(f'{tool.name}", "parameters": '), json_arguments(tool))
+
+
+DIALECT = Dialect(
+    "llama3", (TAG,), (Block(TAG, None, calls), Block("{", None, bare, bare=True)), openings=openings, bare=True
+)

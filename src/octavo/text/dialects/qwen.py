@@ -12,9 +12,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from octavo.form import Form, mark, seq, text
 from octavo.text.dialects import hermes
-from octavo.text.dialects.dialect import Block, Call, Dialect, Malformed, Schemas, arguments_text, properties, typed
+from octavo.text.dialects.dialect import (
+    Block,
+    Call,
+    Dialect,
+    Malformed,
+    Opening,
+    Schemas,
+    Tool,
+    arguments_text,
+    properties,
+    typed,
+)
+from octavo.text.dialects.spelling import one_of, parameters, repeated
 
 _FUNCTION = re.compile(r"\s*<function=([^>\n]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
 _PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
@@ -36,4 +50,17 @@ def calls(text: str, schemas: Schemas) -> list[Call]:
     return [Call(name, arguments_text(arguments))]
 
 
-DIALECT = Dialect("qwen", ("<function=",), (Block(hermes.OPEN, hermes.CLOSE, calls),), hermes.THINK)
+def openings(tools: Sequence[Tool], several: bool) -> list[Opening]:
+    body = seq(text("\n"), one_of(tools, _spelled), text("</function>\n"), mark(hermes.CLOSE))
+    return [repeated(hermes.OPEN, body, several=several, between=text("\n"))]
+
+
+def _spelled(tool: Tool) -> Form:
+    def head(name: str, plain: bool) -> Form:
+        return text(f"<parameter={name}>\n")
+
+    end = ("\n", "</parameter>\n")
+    return seq(text(f"<function={tool.name}>\n"), parameters(tool, head, end, ("</parameter>", hermes.CLOSE)))
+
+
+DIALECT = Dialect("qwen", ("<function=",), (Block(hermes.OPEN, hermes.CLOSE, calls),), hermes.THINK, openings=openings)
