@@ -3,6 +3,7 @@
 import json
 
 import openai
+import pydantic
 import pytest
 from scripted import ScriptedLLM
 
@@ -245,3 +246,29 @@ def test_budgets_of_thinking(ask, llm):
     assert ask(reasoning_effort="high").status_code == 200
     assert llm.calls[-1]["params"].thinking_budget is None
     assert llm.tokenizer.decode(llm.calls[-1]["prompt"], skip_special=False).endswith("<think>\n")
+
+
+class Weather(pydantic.BaseModel):
+    """Of a city."""
+
+    city: str
+    days: int | None
+
+
+class Report(pydantic.BaseModel):
+    sunny: bool
+
+
+def test_the_official_client_parses_strict_calls_and_formats(live, llm):
+    asked = {"model": "toy/model", "messages": [{"role": "user", "content": "Hi"}]}
+    tools = [openai.pydantic_function_tool(Weather, name="weather")]
+    with openai.OpenAI(base_url=live, api_key="none", max_retries=0) as official:
+        llm.answer = OSLO.replace('"Oslo"', '"Oslo", "days": null')
+        answer = official.chat.completions.parse(**asked, tools=tools, tool_choice="required")
+        (call,) = answer.choices[0].message.tool_calls
+        assert call.function.parsed_arguments == Weather(city="Oslo", days=None)
+        assert bound(llm, llm.answer) and not bound(llm, llm.answer.replace("null", '"x"'))
+        llm.answer = '{"sunny": true}'
+        answer = official.chat.completions.parse(**asked, tools=tools, response_format=Report)
+        assert answer.choices[0].message.parsed == Report(sunny=True)
+        assert bound(llm, llm.answer) and not bound(llm, '{"sunny": 1}')

@@ -37,6 +37,17 @@ OUTPUTS = [
     ),
     ("hermes", '<tool_call>{"name":"f","arguments":{"x":1}}', [F]),
     ("hermes", '<tool_call>{"name":"f","arg', [Said('<tool_call>{"name":"f","arg')]),
+    (
+        "hermes",
+        '<tool_call>{"name":"f","arguments":{"s":"</tool_call> é"}}</tool_call>well',
+        [Call("f", '{"s": "</tool_call> é"}'), Said("well")],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"name":"f</tool_call>\n<tool_call>{"name":"g"}</tool_call>',
+        [Said('<tool_call>{"name":"f</tool_call>'), G],
+    ),
+    ("hermes", '<tool_call>{"name":"f</tool_call>', [Said('<tool_call>{"name":"f</tool_call>')]),
     ("hermes", "<tool_call>{'no': json}</tool_call> after", [Said("<tool_call>{'no': json}</tool_call> after")]),
     ("hermes", '<tool_call>{"name":"f","arguments":{"x":NaN}}</tool_call>', None),
     ("hermes", "<tool_call>" + "[" * 20_000 + "</tool_call>", None),
@@ -159,16 +170,26 @@ CHUNKS = st.sampled_from(
         "ab",
         "<",
         "{",
+        '"',
+        '{"name": "f", "arguments": {"s": "',
     ]
 )
 
 
 @pytest.mark.parametrize("name", D)
 @settings(max_examples=150, deadline=None)
-@given(st.lists(CHUNKS, max_size=12).map("".join), st.lists(st.integers(0, 200), max_size=8))
-def test_the_cuts_do_not_matter_and_nothing_breaks(name, output, cuts):
-    parts = read(name, output)
-    assert parts == read(name, output, cuts)
+@given(
+    st.lists(CHUNKS | st.text(max_size=5), max_size=12).map("".join),
+    st.lists(st.integers(0, 200), max_size=8),
+    st.booleans(),
+    st.sampled_from([SCHEMAS, {}, {"f": {}}]),
+)
+def test_the_cuts_do_not_matter_and_nothing_breaks(name, output, cuts, inside, schemas):
+    prompt = D[name].thoughts[0][0] if inside and D[name].thoughts else ""
+    if reader_for(dialect_of(TEMPLATES[name]), schemas, prompt) is None:
+        return
+    parts = read(name, output, (), schemas, prompt)
+    assert parts == read(name, output, cuts, schemas, prompt)
     for part in parts:
         if isinstance(part, Call):
             assert part.name and isinstance(json.loads(part.arguments), dict)

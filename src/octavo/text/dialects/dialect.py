@@ -39,6 +39,10 @@ class Malformed(ValueError):
     """What stands in a block is no call: it is shown as it was written."""
 
 
+class Unfinished(Malformed):
+    """It ends inside a string: the mark after it may belong to the call."""
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """Calls between two marks. calls: (what stands between them, declared tools) -> calls, or Malformed.
@@ -133,7 +137,8 @@ def first_value(text: str, at: int) -> tuple[Any, int]:
     try:
         return _DECODER.raw_decode(text, at)
     except (ValueError, RecursionError) as error:
-        raise Malformed(str(error)) from None
+        kind = Unfinished if str(error).startswith("Unterminated string") else Malformed
+        raise kind(str(error)) from None
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -4,6 +4,7 @@
 
 Text is handed on as soon as it cannot be the beginning of a mark. A call comes whole, when its block has closed: a
 block that holds no call is text, and text that was sent cannot be taken back. White space beside marks belongs to them.
+A mark inside a string of a call closes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from octavo.text.dialects.dialect import Block, Dialect, Malformed, Part, Said, Schemas
+from octavo.text.dialects.dialect import Block, Dialect, Malformed, Part, Said, Schemas, Unfinished
 
 
 class Reader(Protocol):
@@ -29,6 +30,7 @@ class MarkReader:
         self._label = dialect.label
         self._close = dialect.thoughts[0][1] if thinking else None  # of the reasoning that is open
         self._block: Block | None = None
+        self._passed: list[int] = []  # where closing marks stand in strings of the block, or so it seems
         self._text = ""  # not handed on: may begin a mark, or stands in a block
         self._space = ""  # white space that a mark may follow
         self._fresh = thinking  # nothing was said since the last mark
@@ -42,6 +44,9 @@ class MarkReader:
     def finish(self) -> list[Part]:
         """The rest: an unfinished block is read as if it had closed, else it is text."""
         parts: list[Part] = []
+        while self._block is not None and self._passed and not self._is_call(self._block, self._text):
+            self._cut_block(self._block, self._passed[0], parts)
+            parts += self.push("")
         text, self._text = self._text, ""
         if self._block is not None:
             self._end_block(self._block, text, "", parts)
@@ -98,16 +103,34 @@ class MarkReader:
         self._text = rest
 
     def _in_block(self, block: Block, parts: list[Part]) -> bool:
-        at = self._text.find(block.close) if block.close is not None else -1
-        if at < 0 or block.close is None:
+        begin = self._passed[-1] + 1 if self._passed else 0
+        at = self._text.find(block.close, begin) if block.close is not None else -1
+        if at < 0:
             return False
-        body, rest = self._text[:at], self._text[at + len(block.close) :]
-        self._text = rest
-        self._end_block(block, body, block.close, parts)
+        try:
+            block.calls(self._text[:at], self._schemas)
+        except Unfinished:
+            self._passed.append(at)
+            return True
+        except Malformed:
+            at = self._passed[0] if self._passed else at
+        self._cut_block(block, at, parts)
         return True
 
+    def _cut_block(self, block: Block, at: int, parts: list[Part]) -> None:
+        """The block ends with the mark that stands there."""
+        close = block.close or ""
+        body, self._text = self._text[:at], self._text[at + len(close) :]
+        self._end_block(block, body, close, parts)
+
+    def _is_call(self, block: Block, body: str) -> bool:
+        try:
+            return bool(block.calls(body, self._schemas))
+        except Malformed:
+            return False
+
     def _end_block(self, block: Block, body: str, close: str, parts: list[Part]) -> None:
-        self._block, self._fresh, self._space = None, True, ""
+        self._block, self._fresh, self._space, self._passed = None, True, "", []
         try:
             parts += block.calls(body, self._schemas)
             self._silent = False
