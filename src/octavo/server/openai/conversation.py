@@ -53,8 +53,10 @@ class Conversation:
             ids = await encoded(call, asked, tools)
             params = call.fit(params, len(ids), call.at_most(wanted, len(ids)) if cut else wanted)
         await call.check_structure(params, asked.structure_field)
-        bound = await asyncio.to_thread(_bound, call, hearing, tools, ids, params.structure)
-        params = hearing.params(replace(params, structure=bound))
+        if params.structure is not None or tools.binding:
+            bound = await asyncio.to_thread(_bound, call, hearing, tools, ids, params.structure)
+            params = replace(params, structure=bound)
+        params = hearing.params(params)
         generation = call.generation([Prompt(tuple(ids))], [params], cache_key=asked.prompt_cache_key)
         return cls(generation, hearing)
 
@@ -101,7 +103,7 @@ def _bound(
                     call.llm.check_structure(alone)
             except (RequestError, UnsupportedError) as reason:
                 if tool.strict:
-                    said = reason.message.removeprefix("form: ")
+                    said = reason.message.removeprefix("form: ").removeprefix("tools: ")
                     raise type(reason)(f"tools: {tool.name}: {said}", code=reason.code, param="tools") from None
                 kept[place] = replace(tool, schema={})
         if kept == list(tools.callable):

@@ -35,6 +35,11 @@ class Tools:
     forced: bool
 
     @property
+    def binding(self) -> bool:
+        """Whether they ask more of an output than to be read."""
+        return self.forced or any(tool.strict for tool in self.callable)
+
+    @property
     def schemas(self) -> Schemas:
         return {tool.name: tool.schema for tool in self.callable}
 
