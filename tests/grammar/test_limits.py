@@ -7,7 +7,7 @@ from tiny_model import write_tokenizer
 
 from octavo.errors import OctavoError, RequestError
 from octavo.grammar.structures import KEPT, Structures
-from octavo.request import SamplingParams, Structure
+from octavo.request import Request, SamplingParams, Structure
 from octavo.text.tokenizer import Tokenizer
 
 
@@ -79,6 +79,19 @@ def test_the_last_few_are_kept(tokenizer):
     for number in range(KEPT + 5):
         structures.check(Structure("regex", f"a{{{number}}}"))
     assert len(structures._known) == KEPT
+
+
+def test_what_a_request_needs_is_kept_until_it_ends(tokenizer, monkeypatch):
+    structures = Structures(lambda: tokenizer)
+    request = Request("a", (1,), SamplingParams(structure=Structure("regex", "ab")))
+    structures.ready(request)
+    for number in range(KEPT):
+        structures.check(Structure("regex", f"a{{{number}}}"))
+    with monkeypatch.context() as patched:
+        patched.setattr(structures, "_compiled", None)  # nothing may be compiled in a step
+        assert structures.bounds(request).mask((), (), tokenizer.size) is not None
+    structures.forget("a")
+    assert not structures._held
 
 
 @pytest.mark.parametrize("schema", ['{"type":"integer"}', '{"type":"number"}', '{"type":"array","items":{}}'])

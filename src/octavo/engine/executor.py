@@ -99,6 +99,7 @@ class ThreadEngine:
     ) -> None:
         parts = open_engine(config, drafter or NullDrafter(), progress, structures)
         self.info: ModelInfo = parts.info
+        self._structures = parts.structures
         self._sinks = SinkTable()
         self._stats = parts.stats()
         self._loop = EngineLoop(parts.scheduler, parts.runner, parts.stats, self._take, depth=config.plans_outstanding)
@@ -113,6 +114,7 @@ class ThreadEngine:
         return self._sinks.error
 
     def submit(self, request: Request, sink: Sink) -> None:
+        self._structures.ready(request)
         self._sinks.put(request.id, sink)
         self._loop.post(Submit(request))
 

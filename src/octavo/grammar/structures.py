@@ -29,6 +29,7 @@ class Structures:
         self._compiling = threading.Lock()
         self._tokens: Any = None
         self._words: Vocabulary | None = None
+        self._held: dict[str, Matcher] = {}  # request id -> of a request that waits or runs
         self._known: OrderedDict[Structure, Matcher] = OrderedDict()
 
     def check(self, structure: Structure) -> None:
@@ -42,17 +43,22 @@ class Structures:
     def bounds(self, request: Request) -> Bounds:
         """Of a new output. Raises as `check` does."""
         wanted, thinking = request.params.structure, request.thinking
-        return Bounds(
-            None if wanted is None else self.matcher(wanted),
-            None if thinking is None else ThoughtLimit(thinking, self._spelling),
-        )
+        matcher = None
+        if wanted is not None:
+            matcher = (self._held.get(request.id) or self._compiled(wanted)).copy()
+        return Bounds(matcher, None if thinking is None else ThoughtLimit(thinking, self._spelling))
 
     def ready(self, request: Request) -> None:
-        """Does what takes long of `bounds`. Raises as `check` does."""
+        """Does what takes long of `bounds` and keeps it until `forget`, however many others come. Raises as `check`
+        does."""
         if request.params.structure is not None:
-            self.check(request.params.structure)
+            self._held[request.id] = self._compiled(request.params.structure)
         if request.thinking is not None:
             self._spelling(0)
+
+    def forget(self, request_id: str) -> None:
+        """The request has ended; unknown ids are ignored."""
+        self._held.pop(request_id, None)
 
     def _spelling(self, token: int) -> bytes:
         """Bytes of a token, special or not; of none for ids beyond the vocabulary."""

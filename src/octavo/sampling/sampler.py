@@ -146,6 +146,8 @@ class Sampler:
     def forget(self, request_id: str) -> float:
         """Frees the request's state; unknown ids are ignored. Seconds that its masks took."""
         known = self._compiled.pop(request_id, None)
+        if self._structures is not None:
+            self._structures.forget(request_id)
         return 0.0 if known is None else known.mask_seconds
 
     def _encode(self, row: SampleRow) -> tuple[Any, ...]:

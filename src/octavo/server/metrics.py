@@ -53,6 +53,8 @@ ENGINE = (
     _Figure("octavo_steps", "counter", "Steps of the engine", lambda s: s.steps),
     _Figure("octavo_grammar_masks", "counter", "Masks made for outputs that have a form", lambda s: s.masks),
     _Figure("octavo_grammar_mask_seconds", "counter", "Time that those masks took", lambda s: s.mask_seconds),
+    _Figure("octavo_drafts", "counter", "Proposed tokens that a step verified", lambda s: s.drafts),
+    _Figure("octavo_drafts_accepted", "counter", "Proposed tokens that were right", lambda s: s.drafts_accepted),
 )
 
 REQUESTS: tuple[tuple[str, str, Callable[[ModelTally], Distribution]], ...] = (
