@@ -251,7 +251,8 @@ def test_formats(create, llm):
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     form = {"type": "json_schema", "name": "n", "schema": schema, "strict": True}
     assert create(text={"format": form}).json()["text"]["format"] == form
-    assert json.loads(llm.calls[-1]["params"].structure.source) == schema
+    *_, given = json.loads(llm.calls[-1]["params"].structure.source)  # behind reasoning
+    assert given[:2] == ["given", "json_schema"] and json.loads(given[2]) == schema
     assert create(text={"format": {"type": "text"}}).status_code == 200 and llm.calls[-1]["params"].structure is None
     refused = create(text={"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}}).json()["error"]
     assert refused["param"] == "text.format"
