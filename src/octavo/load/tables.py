@@ -24,7 +24,7 @@ def load_of(run: Run) -> str:
     asked = run.settings.get
     if asked("trace"):
         scales = f"times / {asked('time_scale'):g}, lengths x {asked('length_scale'):g}"
-        return f"the trace {PurePath(asked('trace')).name}, {scales}"
+        return f"the trace {PurePath(str(asked('trace'))).name}, {scales}"
     lengths = f"inputs of {asked('input_tokens')} and outputs of {asked('output_tokens')} tokens"
     if asked("concurrency") is not None:
         return f"{asked('concurrency')} users, {lengths}"
