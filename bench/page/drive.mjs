@@ -1,12 +1,13 @@
-// Drives the page of a running server in headless Chromium: `node drive.mjs URL SHOTS`. Prints a line a check; any that
-// fails ends it with 1. SHOTS: the folder that the screenshots go to. CHROMIUM: the browser, else `chromium` on the path.
+// Drives the pages of two running servers in headless Chromium: `node drive.mjs URL SHOTS SCRIPTED KEY`. Prints a line a
+// check; any that fails ends it with 1. SHOTS: the folder that the screenshots go to. SCRIPTED: the address of
+// bench/clients/server.py, which wants KEY. CHROMIUM: the browser, else `chromium` on the path.
 // PLAYWRIGHT: the folder that holds playwright-core. `make page` sets both.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 
-const [url, shots] = process.argv.slice(2);
+const [url, shots, scripted, key] = process.argv.slice(2);
 const require = createRequire(join(process.env.PLAYWRIGHT ?? process.cwd(), "package.json"));
 const { chromium } = require("playwright-core");
 const executablePath = process.env.CHROMIUM ?? execFileSync("which", ["chromium"]).toString().trim();
@@ -15,15 +16,15 @@ const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] }
 const faults = [];
 const elsewhere = [];
 
-async function open(options = {}) {
+async function open(options = {}, address = url) {
   const context = await browser.newContext({ viewport: { width: 1120, height: 760 }, deviceScaleFactor: 1.5, ...options });
   await context.addInitScript((kept) => localStorage.getItem("octavo.settings") ?? localStorage.setItem("octavo.settings", kept), JSON.stringify({ temperature: 0, max_tokens: "240" }));
   const page = await context.newPage();
   page.on("console", (message) => message.type() === "error" && faults.push(message.text()));
   page.on("pageerror", (error) => faults.push(String(error)));
-  page.on("request", (request) => new URL(request.url()).origin === new URL(url).origin || request.url().startsWith("data:") || elsewhere.push(request.url()));
-  await page.goto(url);
-  await page.waitForFunction(() => document.querySelector("#model").options.length > 0);
+  page.on("request", (request) => new URL(request.url()).origin === new URL(address).origin || request.url().startsWith("data:") || elsewhere.push(request.url()));
+  await page.goto(address);
+  if (address === url) await page.waitForFunction(() => document.querySelector("#model").options.length > 0);
   return page;
 }
 
@@ -154,8 +155,37 @@ await check("a narrow screen scrolls in one direction", async () => {
 });
 await shot(narrow, "narrow");
 
+const told = await open({ colorScheme: "light" }, scripted);
+await check("a key is asked for until it is right, and stays in the tab", async () => {
+  for (const given of ["a wrong one", key]) {
+    await told.waitForSelector("#ask-key[open]");
+    if (given === key) assert.match(await told.textContent("#key-fault"), /does not know/);
+    await told.fill("#key", given);
+    await told.keyboard.press("Enter");
+  }
+  await told.waitForFunction(() => document.querySelector("#model").options.length > 1);
+  await told.reload();
+  await told.waitForFunction(() => document.querySelector("#model").options.length > 1);
+  assert.ok(await told.evaluate(() => !JSON.stringify(localStorage).includes("key of")));
+});
+
+await check("reasoning stands apart; a call is shown and answered", async () => {
+  await told.click("#to-settings");
+  await told.fill("#tools", JSON.stringify([{ type: "function", function: { name: "weather", parameters: { type: "object" } } }]));
+  await told.click("#to-settings");
+  await say(told, 'call weather {"city": "Paris"}');
+  assert.equal(await told.textContent(".thought div"), "I was told to.");
+  assert.equal((await told.locator(".answer .said").first().textContent()).trim(), "Calling.");
+  assert.match(await told.textContent(".call"), /weather.*"city": "Paris"/s);
+  await shot(told, "tools");
+  await told.fill(".call textarea", "Sunny, 21 degrees");
+  await told.click(".call button");
+  await told.waitForFunction(() => document.querySelectorAll(".answer .bar button").length > 3 && document.querySelector("#send").textContent === "Send");
+  assert.equal((await said(told).textContent()).trim(), "The tool said: Sunny, 21 degrees");
+});
+
 await check("nothing came from elsewhere, nothing went wrong", async () => {
   assert.deepEqual(elsewhere, []);
-  assert.deepEqual(faults.filter((fault) => !/Trusted ?Type|TrustedHTML/i.test(fault)), []);
+  assert.deepEqual(faults.filter((fault) => !/Trusted ?Type|TrustedHTML|status of 401/i.test(fault)), []);
 });
 await browser.close();

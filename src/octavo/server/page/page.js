@@ -317,7 +317,8 @@ class Answer {
     this.thought.hidden = !this.reasoning;
     if (this.reasoning) {
       const seconds = ((this.answered || this.ended || performance.now()) - this.first) / 1000;
-      this.thought.firstChild.textContent = going && !this.answered ? "Thinking" : `Thought for ${seconds.toFixed(1)} s`;
+      const spent = seconds < 0.1 ? "Thought" : `Thought for ${seconds.toFixed(1)} s`;
+      this.thought.firstChild.textContent = going && !this.answered ? "Thinking" : spent;
       this.thought.lastChild.textContent = this.reasoning.trim();
       if (going && !this.answered) this.thought.open = true;
       else if (this.thought.open && !this.folded) this.thought.open = false;
@@ -331,7 +332,6 @@ class Answer {
     this.wrong.textContent = this.fault;
     if (!going) this.showBar();
     if (near) $("messages").scrollTop = $("messages").scrollHeight;
-    keep();
   }
 
   showBar() {
@@ -454,6 +454,7 @@ async function answer() {
   add(writing);
   if (before instanceof Answer || turns.length > 2) turns.filter((turn) => turn instanceof Answer && turn.ended).forEach((turn) => turn.show());
   $("send").textContent = "Stop";
+  keep();
   await writing.run();
   writing = null;
   $("send").textContent = "Send";
