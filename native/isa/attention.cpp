@@ -9,6 +9,7 @@
 
 #include "isa/lanes.h"
 #include "isa/quantize.h"
+#include "isa/segment.h"
 
 namespace octavo::OCTAVO_ISA_NAME {
 
@@ -42,6 +43,9 @@ struct Work {
   float *m_all, *l_all;
   int *first, *last;        // [rows]: visible indices [first, last)
   uint8_t *k_copy, *v_copy; // pages gathered for this chunk
+
+  Softmax segment() const { return {o, m, l}; }
+  Softmax earlier() const { return {o_all, m_all, l_all}; }
 };
 
 // A draft of a tree: its own path, deepest first; the path stands behind the `base` committed indices.
@@ -150,31 +154,6 @@ inline void chunk_pages(const AttentionArgs& a, const Work& w, const int32_t* ta
     if (c.v_type == CacheType::I8 || (at >= first && at + PAGE_TOKENS <= last)) continue;
     cut_page(w, pages.v[pages.count], at, first, last, v_copy);
     pages.v[pages.count] = v_copy;
-  }
-}
-
-inline void start_segment(const Work& w) {
-  __builtin_memset(w.o, 0, static_cast<size_t>(w.all) * w.padded_d * 4);
-  for (int i = 0; i < w.all; ++i) w.m[i] = LOWEST, w.l[i] = 0.0f;
-}
-
-// Adds the segment to the earlier ones. A vector that saw nothing in it is left as it was.
-inline void merge_segment(const Work& w) {
-  for (int i = 0; i < w.all; ++i) {
-    if (w.l[i] == 0.0f) continue;
-    float *all = w.o_all + i * w.padded_d, *o = w.o + i * w.padded_d;
-    if (w.l_all[i] == 0.0f) {
-      __builtin_memcpy(all, o, w.padded_d * 4);
-      w.m_all[i] = w.m[i], w.l_all[i] = w.l[i];
-      continue;
-    }
-    const float top = w.m_all[i] > w.m[i] ? w.m_all[i] : w.m[i];
-    float lanes[LANES] = {w.m_all[i] - top, w.m[i] - top};
-    vstore(lanes, vexp2(vload(lanes)));
-    const vf old = vset(lanes[0]), add = vset(lanes[1]);
-    for (int j = 0; j < w.padded_d; j += LANES) vstore(all + j, vadd(vmul(vload(all + j), old), vmul(vload(o + j), add)));
-    w.m_all[i] = top;
-    w.l_all[i] = w.l_all[i] * lanes[0] + w.l[i] * lanes[1];
   }
 }
 
@@ -303,7 +282,7 @@ void attention(const AttentionArgs& a, Task task, Task next, uint8_t* scratch) {
   for (int segment = mine.begin; segment < mine.end; ++segment) {
     const Work own = task.parts == 1 ? w : kept_segment(a, w, task, segment - first / SEGMENT_TOKENS);
     const int stop = (segment + 1) * SEGMENT_TOKENS < last ? (segment + 1) * SEGMENT_TOKENS : last;
-    start_segment(own);
+    start_segment(own.segment(), w.all, w.padded_d);
     for (int begin = segment * SEGMENT_TOKENS; begin < stop; begin += CHUNK_TOKENS) {
       const int after = begin + CHUNK_TOKENS;
       if (after <= first) continue;
@@ -314,14 +293,15 @@ void attention(const AttentionArgs& a, Task task, Task next, uint8_t* scratch) {
         run_chunk(a, of_head(own, head), pages, begin, stream);
       }
     }
-    if (task.parts == 1) merge_segment(own);
+    if (task.parts == 1) merge_segment(w.earlier(), own.segment(), w.all, w.padded_d);
   }
   if (task.parts > 1) {
     int32_t* arrived = a.arrived + task_number(a, task);
     if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) < task.parts) return;
     __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);
     for (int i = first / SEGMENT_TOKENS; i * SEGMENT_TOKENS < last; ++i) {
-      merge_segment(kept_segment(a, w, task, i - first / SEGMENT_TOKENS));
+      const Work kept = kept_segment(a, w, task, i - first / SEGMENT_TOKENS);
+      merge_segment(w.earlier(), kept.segment(), w.all, w.padded_d);
     }
   }
   store_rows(a, w, tile, task);

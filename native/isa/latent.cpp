@@ -9,6 +9,7 @@
 
 #include "header.h"
 #include "isa/latent_lanes.h"
+#include "isa/segment.h"
 
 namespace octavo::OCTAVO_ISA_NAME {
 
@@ -51,6 +52,9 @@ struct Work {
   float* sees;         // [lanes]: places that the lane sees
   half *zeros, *wide;  // a row of zeros; 128 rows of codes as bf16
   const half** rows;   // [128 + BLOCK_TOKENS]: keys of the chunk, then zeros
+
+  Softmax segment() const { return {o, m, l}; }
+  Softmax earlier() const { return {o_all, m_all, l_all}; }
 };
 
 inline Work carve_work(uint8_t* scratch, int d, int values, int vectors) {
@@ -250,31 +254,6 @@ inline void value_chunk(const Work& w, int vectors, int n) {
 
 // ---- segments
 
-inline void start_segment(const Work& w) {
-  __builtin_memset(w.o, 0, static_cast<size_t>(w.lanes) * w.values * 4);
-  for (int i = 0; i < w.lanes; ++i) w.m[i] = LOWEST, w.l[i] = 0.0f;
-}
-
-// Adds the segment to the earlier ones. A lane that saw nothing in it is left as it was.
-inline void merge_segment(const Work& w, int vectors) {
-  for (int i = 0; i < vectors; ++i) {
-    if (w.l[i] == 0.0f) continue;
-    float *all = w.o_all + static_cast<size_t>(i) * w.values, *o = w.o + static_cast<size_t>(i) * w.values;
-    if (w.l_all[i] == 0.0f) {
-      __builtin_memcpy(all, o, w.values * 4);
-      w.m_all[i] = w.m[i], w.l_all[i] = w.l[i];
-      continue;
-    }
-    const float top = w.m_all[i] > w.m[i] ? w.m_all[i] : w.m[i];
-    float lanes[LANES] = {w.m_all[i] - top, w.m[i] - top};
-    vstore(lanes, vexp2(vload(lanes)));
-    const vf old = vset(lanes[0]), add = vset(lanes[1]);
-    for (int j = 0; j < w.values; j += LANES) vstore(all + j, vadd(vmul(vload(all + j), old), vmul(vload(o + j), add)));
-    w.m_all[i] = top;
-    w.l_all[i] = w.l_all[i] * lanes[0] + w.l[i] * lanes[1];
-  }
-}
-
 // Where the result of a segment of a task in parts is kept: the same working memory with other places for O, m and l.
 inline Work kept_segment(const LatentArgs& a, const Work& w, const LatentTask& task, int segment) {
   Work kept = w;
@@ -344,7 +323,7 @@ void attend(const LatentArgs& a, LatentTask task, uint8_t* scratch) {
     const Work own = task.parts == 1 ? w : kept_segment(a, w, task, segment);
     const int begin = segment * SEGMENT_TOKENS;
     const int stop = begin + SEGMENT_TOKENS < order.count ? begin + SEGMENT_TOKENS : order.count;
-    start_segment(own);
+    start_segment(own.segment(), w.lanes, w.values);
     for (int at = begin; at < stop; at += CHUNK_TOKENS) {
       const int n = stop - at < CHUNK_TOKENS ? stop - at : CHUNK_TOKENS;
       gather(own, order, at, n);
@@ -352,16 +331,14 @@ void attend(const LatentArgs& a, LatentTask task, uint8_t* scratch) {
       soften_chunk(own, at, n, a.scale * LOG2E, at + n <= shared);
       value_chunk(own, vectors, n);
     }
-    if (task.parts == 1) merge_segment(own, vectors);
+    if (task.parts == 1) merge_segment(w.earlier(), own.segment(), vectors, w.values);
   }
   if (task.parts > 1) {
     int32_t* arrived = a.arrived + static_cast<size_t>(task.tile) * a.tasks_of_tile + task.head / a.task_heads;
     if (__atomic_add_fetch(arrived, 1, __ATOMIC_ACQ_REL) < task.parts) return;
     __atomic_store_n(arrived, 0, __ATOMIC_RELAXED);
-    for (int i = 0; i < segments; ++i) {
-      Work kept = kept_segment(a, w, task, i);
-      merge_segment(kept, vectors);
-    }
+    for (int i = 0; i < segments; ++i)
+      merge_segment(w.earlier(), kept_segment(a, w, task, i).segment(), vectors, w.values);
   }
   store_rows(a, w, tile, task);
 }
