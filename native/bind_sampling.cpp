@@ -20,16 +20,21 @@ namespace {
 using Array = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Mask = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
+static_assert(PANEL == TOPS_WIDTH);
+
 // Logits as they came: a session's own, or an array.
 struct Logits {
   const float* data;
   size_t rows, vocab;
   Array array;  // holds what it points to
+  const float* tops = nullptr;
+  size_t tops_width = 0;
 
   const float* row(int64_t at) const {
     if (at < 0 || at >= int64_t(rows)) throw nb::index_error("sampling: no such row of logits");
     return data + size_t(at) * vocab;
   }
+  const float* tops_of(int64_t at) const { return tops ? tops + size_t(at) * tops_width : nullptr; }
 };
 
 Logits logits_of(nb::handle given) {
@@ -37,6 +42,7 @@ Logits logits_of(nb::handle given) {
   if (nb::isinstance<Session::Export>(given)) {
     const Session::View view = nb::cast<const Session::Export&>(given).view();
     out.data = view.data, out.rows = size_t(view.rows), out.vocab = size_t(view.width);
+    out.tops = view.tops, out.tops_width = size_t(view.tops_width);
   } else {
     out.array = nb::cast<Array>(given);
     out.data = out.array.data(), out.rows = out.array.shape(0), out.vocab = out.array.shape(1);
@@ -68,7 +74,8 @@ RowRequest parse(const nb::tuple& row, const Logits& logits) {
   RowRequest out;
   size_t vocab = logits.vocab;
   out.state = nb::cast<const SamplingState*>(row[0]);
-  out.logits = logits.row(nb::cast<int64_t>(row[1]));
+  const int64_t at = nb::cast<int64_t>(row[1]);
+  out.logits = logits.row(at), out.tops = logits.tops_of(at);
   out.index = nb::cast<uint32_t>(row[2]);
   check_options(out.state->options, vocab);
   if (nb::len(row) == 3) return out;
@@ -137,7 +144,9 @@ nb::tuple sample_cohort(Cohort& self, nb::handle given, const StepHeader& words)
   {
     nb::gil_scoped_release release;
     each(count, logits, self.threads, [&](size_t i) {
-      RowRequest row{self.states[i], logits.row(int64_t(i)), uint32_t(header.context[i] + 1), {}, {}};
+      RowRequest row{};
+      row.state = self.states[i], row.logits = logits.row(int64_t(i)), row.tops = logits.tops_of(int64_t(i));
+      row.index = uint32_t(header.context[i] + 1);
       ids[i] = choose(row, int(logits.vocab), -1).id;
     });
   }
@@ -151,7 +160,7 @@ nb::tuple sample_cohort(Cohort& self, nb::handle given, const StepHeader& words)
 nb::list prompt_logprobs(nb::handle given, const nb::list& rows, int isa, int threads) {
   const Logits logits = logits_of(given);
   struct Wanted {
-    const float* x;
+    const float *x, *tops;
     int32_t target, top;
     std::vector<LogprobEntry> entries;
   };
@@ -161,12 +170,14 @@ nb::list prompt_logprobs(nb::handle given, const nb::list& rows, int isa, int th
     nb::tuple row = nb::cast<nb::tuple>(handle);
     int32_t target = nb::cast<int32_t>(row[1]), top = nb::cast<int32_t>(row[2]);
     check_ids({target}, logits.vocab);
-    wanted.push_back({logits.row(nb::cast<int64_t>(row[0])), target, top, {}});
+    const int64_t at = nb::cast<int64_t>(row[0]);
+    wanted.push_back({logits.row(at), logits.tops_of(at), target, top, {}});
   }
   {
     nb::gil_scoped_release release;
     each(wanted.size(), logits, threads, [&](size_t i) {
-      wanted[i].entries = raw_logprobs(wanted[i].x, int(logits.vocab), wanted[i].target, wanted[i].top, isa);
+      Wanted& w = wanted[i];
+      w.entries = raw_logprobs(w.x, w.tops, int(logits.vocab), w.target, w.top, isa);
     });
   }
   nb::list out;

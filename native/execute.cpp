@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "denormals.h"
 #include "pool.h"
 #include "step.h"
 
@@ -140,6 +141,15 @@ void Step::renew_claims(int epoch) const {
   for (int i = 0; i < program.sets * threads; ++i) next[i].taken.store(0, std::memory_order_relaxed);
 }
 
+// The largest of each panel that was just computed, while it is at hand.
+void Step::keep_tops(const LinearArgs& a, int32_t begin, int32_t end, float* tops) const {
+  KeepDenormals keep;
+  const int32_t first = begin * PANEL, columns = std::min(end * PANEL, a.w->m) - first;
+  for (int32_t row = 0; row < a.rows; ++row)
+    sampling.tops(a.out + static_cast<size_t>(row) * a.ldo + first, columns, PANEL,
+                  tops + static_cast<size_t>(row) * a.w->panels + begin);
+}
+
 void Step::linears(const BoundOp& op, int thread, uint8_t* own) const {
   const OpRecord& record = *op.record;
   LinearArgs a[3];
@@ -162,6 +172,7 @@ void Step::linears(const BoundOp& op, int thread, uint8_t* own) const {
       uint8_t* scratch = own + i * linear_scratch;
       if (!prepared[i]) linear.prepare(a[i], scratch), prepared[i] = true;
       linear.run(a[i], begin, end, scratch);
+      if (op.tops) keep_tops(a[i], begin, end, op.tops);
     }
   }
 }
@@ -316,7 +327,8 @@ void Session::run(int32_t number, const int32_t* words, size_t count) {
                   .max_segments = max_segments_,
                   .profiling = profiling_,
                   .kernels = op_kernels(isa_),
-                  .linear = linear_kernels(isa_)};
+                  .linear = linear_kernels(isa_),
+                  .sampling = sampling_kernels(static_cast<int>(isa_))};
   Pool::instance().run(
       limits_.threads, [](void* context, int thread) { static_cast<const Step*>(context)->walk(thread); },
       const_cast<Step*>(&step));

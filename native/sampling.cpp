@@ -36,19 +36,16 @@ bool before(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-// One row: the logits, their blocks' largest and the scan's facts.
-struct View {
-  const float* x;
-  int n;
-  const float* block_max;
-  LogitScan scan;
+// One row, and what its blocks' largest say.
+struct View : LogitRow {
   const SamplingKernels* kernels;
-
-  int blocks() const { return (n + SCAN_BLOCK - 1) / SCAN_BLOCK; }
+  float max;    // meaningful when finite
+  bool finite;  // no NaN, no +inf, not all -inf
 };
 
 struct Scratch {
-  std::vector<float> logits, saved, raw_max, block_max, order;
+  std::vector<float> logits, saved, raw_max, block_max;
+  std::vector<uint8_t> touched;
   std::vector<Candidate> list;
   std::vector<uint64_t> buckets;
   std::vector<int32_t> ids;
@@ -59,44 +56,79 @@ Scratch& scratch() {
   return s;
 }
 
-View look(const float* x, int n, std::vector<float>& block_max, const SamplingKernels& kernels) {
+// The largest of n numbers, NaN when one of them is.
+float largest(const float* x, int n, const SamplingKernels& kernels) {
+  float most = -INF, rest = -INF;
+  const int whole = n / 16 * 16;
+  if (whole) kernels.tops(x, whole, whole, &most);
+  if (whole < n) kernels.tops(x + whole, n - whole, 16, &rest);
+  return rest > most || rest != rest ? rest : most;
+}
+
+View seen_as(const LogitRow& row, float most, const SamplingKernels& kernels) {
+  return {row, &kernels, most, most < INF && most > -INF};
+}
+
+// tops: as RowRequest's.
+View look(const float* x, int n, const float* tops, std::vector<float>& block_max, const SamplingKernels& kernels) {
+  static_assert(SCAN_BLOCK == 2 * TOPS_WIDTH);
   block_max.resize((n + SCAN_BLOCK - 1) / SCAN_BLOCK);
-  LogitScan scan = kernels.scan(x, n, block_max.data());
-  return {x, n, block_max.data(), scan, &kernels};
+  const LogitRow row = {x, n, block_max.data(), nullptr, nullptr};
+  if (!tops) {
+    kernels.tops(x, n, SCAN_BLOCK, block_max.data());
+    return seen_as(row, largest(block_max.data(), row.blocks(), kernels), kernels);
+  }
+  const int known = (n + TOPS_WIDTH - 1) / TOPS_WIDTH;
+  kernels.pair_tops(tops, known, block_max.data());
+  return seen_as(row, largest(tops, known, kernels), kernels);
+}
+
+void fetch_block(const float* x, int block) {
+  for (int line = 0; line < SCAN_BLOCK; line += 16) __builtin_prefetch(x + block * SCAN_BLOCK + line);
 }
 
 // Calls f(logit, id) for every token with logit >= least, ids ascending.
 template <class F>
 void each_from(const View& v, float least, F&& f) {
+  for (int b = 0; b < v.blocks(); b++)
+    if (v.block_max[b] >= least) fetch_block(v.source(b), b);
   for (int b = 0; b < v.blocks(); b++) {
     if (!(v.block_max[b] >= least)) continue;
+    const float* x = v.source(b);
     int end = std::min(v.n, (b + 1) * SCAN_BLOCK);
     for (int i = b * SCAN_BLOCK; i < end; i++)
-      if (v.x[i] >= least) f(v.x[i], i);
+      if (x[i] >= least) f(x[i], i);
   }
 }
 
 int32_t first_largest(const View& v) {
   int b = 0;
-  while (v.block_max[b] != v.scan.max) b++;
+  while (v.block_max[b] != v.max) b++;
   int i = b * SCAN_BLOCK;
-  while (v.x[i] != v.scan.max) i++;
+  while (v.source(b)[i] != v.max) i++;
   return i;
 }
 
-// A logit that at least k tokens reach (or -inf): the k-th largest of the blocks' largest.
-float reached_by(const View& v, int k, std::vector<float>& order) {
+// A logit that at least k tokens reach, few more as a rule; or -inf. By the blocks' largest.
+float reached_by(const View& v, int k) {
   if (k > v.blocks()) return -INF;
-  if (k == 1) return v.scan.max;
-  order.assign(v.block_max, v.block_max + v.blocks());
-  std::nth_element(order.begin(), order.begin() + (k - 1), order.end(), [](float a, float b) { return a > b; });
-  return order[k - 1];
+  if (k == 1) return v.max;
+  const auto count = [&v](float least) { return v.kernels->count_from(v.block_max, v.blocks(), least); };
+  float low = v.max, high = v.max;
+  for (float step = 1.0f; count(low) < k; step *= 2.0f) high = low, low = v.max - step;
+  for (int i = 0; i < 8; i++) {
+    const float middle = low + (high - low) * 0.5f;
+    const int reached = count(middle);
+    (reached < k ? high : low) = middle;
+    if (reached >= k && reached <= k + k / 4) break;
+  }
+  return low;
 }
 
 // The k first survivors of the order (all, if fewer; -inf never), unsorted, their masses unset.
 void take_top(const View& v, int k, const Survivors& s, Scratch& tmp) {
   tmp.list.clear();
-  each_from(v, reached_by(v, k, tmp.order), [&](float logit, int32_t id) {
+  each_from(v, reached_by(v, k), [&](float logit, int32_t id) {
     if (logit != -INF && s.keeps(logit, id)) tmp.list.push_back({logit, id, 0});
   });
   if (tmp.list.size() > size_t(k)) {
@@ -148,10 +180,11 @@ bool take_likely(const View& v, const Survivors& s, std::vector<Candidate>& list
   if (std::count_if(v.block_max, v.block_max + v.blocks(), close) > NUCLEUS_BLOCKS) return false;
   for (int b = 0; b < v.blocks(); b++) {
     if (!close(v.block_max[b])) continue;
+    const float* x = v.source(b);
     int end = std::min(v.n, (b + 1) * SCAN_BLOCK);
     for (int i = b * SCAN_BLOCK; i < end; i++) {
-      float d = s.d(v.x[i]);
-      if (d >= NUCLEUS_FIRST_TRY && d >= s.d_min) list.push_back({v.x[i], i, mass_of(d)});
+      float d = s.d(x[i]);
+      if (d >= NUCLEUS_FIRST_TRY && d >= s.d_min) list.push_back({x[i], i, mass_of(d)});
     }
   }
   return true;
@@ -166,7 +199,7 @@ uint64_t total_mass(const std::vector<Candidate>& list) {
 // top-p over a whole row. Leaves the survivors in tmp.list and returns true, or only narrows `s` and returns false.
 bool nucleus(const View& v, double top_p, Survivors& s, Scratch& tmp) {
   if (take_likely(v, s, tmp.list)) {
-    uint64_t wanted = wanted_mass(top_p, v.kernels->mass(v.x, v.n, v.block_max, s));
+    uint64_t wanted = wanted_mass(top_p, v.kernels->mass(v, s));
     if (total_mass(tmp.list) >= wanted) {
       cut_at_mass(tmp.list, wanted);
       end_after(s, tmp.list);
@@ -174,15 +207,15 @@ bool nucleus(const View& v, double top_p, Survivors& s, Scratch& tmp) {
     }
   }
   tmp.buckets.assign(MASS_BUCKETS, 0);
-  v.kernels->histogram(v.x, v.n, v.block_max, s, tmp.buckets.data());
+  v.kernels->histogram(v, s, tmp.buckets.data());
   uint64_t wanted = wanted_mass(top_p, std::accumulate(tmp.buckets.begin(), tmp.buckets.end(), uint64_t(0)));
   int edge = 0;
   while (tmp.buckets[edge] < wanted) wanted -= tmp.buckets[edge++];
   tmp.ids.resize(v.n);
-  int count = v.kernels->gather(v.x, v.n, v.block_max, s, edge, tmp.ids.data());
+  int count = v.kernels->gather(v, s, edge, tmp.ids.data());
   tmp.list.clear();
   for (int i = 0; i < count; i++) {
-    float logit = v.x[tmp.ids[i]];
+    float logit = v.at(tmp.ids[i]);
     tmp.list.push_back({logit, tmp.ids[i], mass_of(s.d(logit))});
   }
   cut_at_mass(tmp.list, wanted);
@@ -190,13 +223,15 @@ bool nucleus(const View& v, double top_p, Survivors& s, Scratch& tmp) {
   return false;
 }
 
-// Applies min-p, top-k and top-p. True: tmp.list holds the survivors (and `s` describes them too).
+void apply_min_p(double min_p, Survivors& s) {
+  if (min_p <= 0.0) return;
+  double least = log_double(min_p);
+  s.d_min = float(least);
+  if (double(s.d_min) < least) s.d_min = std::nextafter(s.d_min, INF);
+}
+
+// Applies top-k and top-p. True: tmp.list holds the survivors (and `s` describes them too).
 bool truncate(const View& v, const SamplingOptions& o, Survivors& s, Scratch& tmp) {
-  if (o.min_p > 0.0) {
-    double least = log_double(o.min_p);
-    s.d_min = float(least);
-    if (double(s.d_min) < least) s.d_min = std::nextafter(s.d_min, INF);
-  }
   bool top_k = o.top_k > 0 && o.top_k < v.n, top_p = o.top_p < 1.0;
   if (!top_k) return top_p && nucleus(v, o.top_p, s, tmp);
   take_top(v, o.top_k, s, tmp);
@@ -210,27 +245,58 @@ bool truncate(const View& v, const SamplingOptions& o, Survivors& s, Scratch& tm
 
 int32_t draw(const View& v, const NoiseKey& key, const Survivors& s, const std::vector<Candidate>* list) {
   int32_t likely = first_largest(v);
-  Winner best = {double(s.d(v.scan.max)) + noise(key, uint32_t(likely)), likely};
+  Winner best = {double(s.d(v.max)) + noise(key, uint32_t(likely)), likely};
   if (!list || list->size() > DRAW_BY_LIST) {
-    v.kernels->draw(v.x, v.n, v.block_max, s, key, best);
+    v.kernels->draw(v, s, key, best);
     return best.id;
   }
   for (const Candidate& c : *list) {
     const Words group = philox(key, uint32_t(c.id) / NOISE_GROUP, LEVEL_GROUP);
-    if (s.d(c.logit) + noise_bound(group.w0) < float(best.score) - 0.001f) continue;
+    if (s.d(c.logit) + noise_bound(int32_t(group.w0)) < float(best.score) - 0.001f) continue;
     double value = double(s.d(c.logit)) + noise_in_group(key, group, uint32_t(c.id));
     if (value > best.score || (value == best.score && c.id < best.id)) best = {value, c.id};
   }
   return best.id;
 }
 
+// Whether top-p leaves token `id` of the survivors s: whether the mass before it is less than what is wanted. Weights
+// prove it one way or the other for nearly all tokens, those of a few blocks for most; else the masses themselves say.
+bool in_nucleus(const View& v, int32_t id, const Survivors& s, double top_p) {
+  const float at = v.at(id);
+  Survivors before = s;
+  before.last_logit = at, before.last_id = id - 1;
+  // total = kept + dropped, so kept < top_p total is kept (1 - top_p) < dropped top_p. What masses are rounded by is
+  // far below TOUCH.
+  constexpr double TOUCH = 1e-6;
+  Weights w = {0.0f, 0.0f};
+  for (const auto& [least, below] : {std::pair{at, INF}, std::pair{-INF, at}}) {
+    const Weights more = v.kernels->weigh(v, before, least, below);
+    w.kept += more.kept, w.dropped += more.dropped;
+    const double kept = w.kept * (1.0 - top_p), dropped = w.dropped * top_p;
+    if (kept * (1.0 + WEIGHT_ERROR) + TOUCH < dropped * (1.0 - WEIGHT_ERROR) / WEIGHT_EXCESS) return true;
+    if (least == -INF && kept * (1.0 - WEIGHT_ERROR) / WEIGHT_EXCESS > dropped * (1.0 + WEIGHT_ERROR) + TOUCH) return false;
+  }
+  return v.kernels->mass(v, before) < wanted_mass(top_p, v.kernels->mass(v, s));
+}
+
+// What noise chooses of top-p's survivors, whose edge is not looked for: the luckiest token of all is mostly one of them.
+// If it is not, all of them stand before it.
+int32_t draw_in_nucleus(const View& v, const NoiseKey& key, const Survivors& s, double top_p) {
+  Survivors open = s;
+  for (;;) {
+    const int32_t id = draw(v, key, open, nullptr);
+    if (id == first_largest(v) || in_nucleus(v, id, s, top_p)) return id;
+    open.last_logit = v.at(id), open.last_id = id - 1;
+  }
+}
+
 // The chosen token, then the `top` first, of the distribution over the survivors of v.
 std::vector<LogprobEntry> logprobs_of(const View& v, const Survivors& s, int32_t chosen, int top, Scratch& tmp) {
-  double log_total = log_double(double(v.kernels->mass(v.x, v.n, v.block_max, s)) * MASS_UNIT);
+  double log_total = log_double(double(v.kernels->mass(v, s)) * MASS_UNIT);
   auto logprob = [&](float logit) {
     return float((double(logit) - double(s.max)) * double(s.inv_temperature) - log_total);
   };
-  float at = v.x[chosen];
+  float at = v.at(chosen);
   int32_t rank = 1;
   each_from(v, at, [&](float logit, int32_t id) { rank += logit > at || id < chosen; });
   std::vector<LogprobEntry> entries = {{chosen, logprob(at), rank}};
@@ -243,7 +309,7 @@ std::vector<LogprobEntry> logprobs_of(const View& v, const Survivors& s, int32_t
 }
 
 Survivors everyone(const View& v, double temperature) {
-  return {v.scan.max, float(1.0 / temperature), -INF, -INF, std::numeric_limits<int32_t>::max()};
+  return {v.max, float(1.0 / temperature), -INF, -INF, std::numeric_limits<int32_t>::max()};
 }
 
 bool edits(const RowRequest& row) {
@@ -251,23 +317,45 @@ bool edits(const RowRequest& row) {
   return state.counts() || state.options.has_allowed || !state.options.bias.empty() || !row.banned.empty() || row.mask;
 }
 
-// The row's logits with bias, penalties, allowed ids, bans and mask applied, in tmp.logits.
-void edit(const RowRequest& row, int vocab, Scratch& tmp) {
+// -inf where the mask has no bit.
+void forbid(Edits& edits, const uint32_t* mask) {
+  for (int32_t begin = 0; begin < edits.count; begin += 32) {
+    const uint32_t word = mask[begin / 32];
+    if (word == 0xffffffffu) continue;
+    float* to = &edits[begin];
+    const int32_t some = std::min(32, edits.count - begin);
+    for (int32_t i = 0; i < some; i++) to[i] = (word >> i) & 1 ? to[i] : -INF;
+  }
+}
+
+// The row with bias, penalties, allowed ids, bans and mask applied. Where a few logits change, only their blocks are
+// copied and looked at again.
+View edit(const RowRequest& row, const View& raw, Scratch& tmp) {
   const SamplingState& state = *row.state;
-  tmp.logits.assign(row.logits, row.logits + vocab);
-  float* x = tmp.logits.data();
-  for (auto [id, value] : state.options.bias) x[id] = x[id] + value;
-  if (state.counts()) state.penalize(x, vocab, row.extra);
+  const int vocab = raw.n;
+  tmp.touched.assign(raw.blocks(), 0);
+  if (tmp.logits.size() < size_t(vocab)) tmp.logits.resize(vocab);
+  Edits edits = {raw.x, tmp.logits.data(), tmp.touched.data(), vocab};
+  for (auto [id, value] : state.options.bias) edits[id] += value;
+  if (state.counts()) state.penalize(edits, row.extra);
   if (state.options.has_allowed) {
     tmp.saved.clear();
-    for (int32_t id : state.options.allowed) tmp.saved.push_back(x[id]);
-    std::fill(x, x + vocab, -INF);
+    for (int32_t id : state.options.allowed) tmp.saved.push_back(edits[id]);
+    std::fill(tmp.touched.begin(), tmp.touched.end(), 1);
+    std::fill(edits.to, edits.to + vocab, -INF);
     size_t i = 0;
-    for (int32_t id : state.options.allowed) x[id] = tmp.saved[i++];
+    for (int32_t id : state.options.allowed) edits[id] = tmp.saved[i++];
   }
-  for (int32_t id : row.banned) x[id] = -INF;
-  if (row.mask)
-    for (int i = 0; i < vocab; i++) x[i] = (row.mask[i >> 5] >> (i & 31)) & 1 ? x[i] : -INF;
+  for (int32_t id : row.banned) edits[id] = -INF;
+  if (row.mask) forbid(edits, row.mask);
+  tmp.block_max.assign(raw.block_max, raw.block_max + raw.blocks());
+  for (int b = 0; b < raw.blocks(); b++) {
+    const int begin = b * SCAN_BLOCK;
+    if (tmp.touched[b])
+      raw.kernels->tops(edits.to + begin, std::min(SCAN_BLOCK, vocab - begin), SCAN_BLOCK, &tmp.block_max[b]);
+  }
+  const LogitRow edited = {raw.x, vocab, tmp.block_max.data(), edits.to, tmp.touched.data()};
+  return seen_as(edited, largest(edited.block_max, edited.blocks(), *raw.kernels), *raw.kernels);
 }
 
 }  // namespace
@@ -299,7 +387,16 @@ float SamplingState::penalized(float logit, int32_t output) const {
   return std::clamp(logit, -LARGEST, LARGEST);
 }
 
-void SamplingState::penalize(float* logits, int vocab, const std::vector<int32_t>& extra) const {
+float& Edits::operator[](int32_t id) {
+  const int block = id / SCAN_BLOCK, begin = block * SCAN_BLOCK;
+  if (!touched[block]) {
+    std::copy(from + begin, from + std::min(begin + SCAN_BLOCK, count), to + begin);
+    touched[block] = 1;
+  }
+  return to[id];
+}
+
+void SamplingState::penalize(Edits& logits, const std::vector<int32_t>& extra) const {
   std::vector<Seen> late;  // ids of `extra`: few
   for (int32_t id : extra) {
     auto same = std::find_if(late.begin(), late.end(), [id](const Seen& s) { return s.id == id; });
@@ -311,12 +408,16 @@ void SamplingState::penalize(float* logits, int vocab, const std::vector<int32_t
     Seen known = at == place_.end() ? Seen{id, 0, 0} : seen_[at->second];
     late.push_back({id, known.prompt, known.output + 1});
   }
-  for (const Seen& s : late)
-    if (s.id >= 0 && s.id < vocab) logits[s.id] = penalized(logits[s.id], s.output);
+  auto apply = [&](const Seen& s) {
+    if (s.id >= 0 && s.id < logits.count) logits[s.id] = penalized(logits[s.id], s.output);
+  };
+  for (const Seen& s : seen_)
+    if (s.id >= 0 && s.id < logits.count) fetch_block(logits.from, s.id / SCAN_BLOCK);
+  for (const Seen& s : late) apply(s);
   for (const Seen& s : seen_) {
-    if (s.id < 0 || s.id >= vocab || s.prompt + s.output == 0) continue;
+    if (s.prompt + s.output == 0) continue;
     bool done = std::any_of(late.begin(), late.end(), [&](const Seen& l) { return l.id == s.id; });
-    if (!done) logits[s.id] = penalized(logits[s.id], s.output);
+    if (!done) apply(s);
   }
 }
 
@@ -325,12 +426,11 @@ RowChoice choose(const RowRequest& row, int vocab, int isa) {
   const SamplingOptions& o = row.state->options;
   Scratch& tmp = scratch();
   RowChoice out;
-  View raw = look(row.logits, vocab, tmp.raw_max, kernels), v = raw;
-  if (!raw.scan.finite) return out;
+  View raw = look(row.logits, vocab, row.tops, tmp.raw_max, kernels), v = raw;
+  if (!raw.finite) return out;
   if (edits(row)) {
-    edit(row, vocab, tmp);
-    v = look(tmp.logits.data(), vocab, tmp.block_max, kernels);
-    if (!v.scan.finite) return out;
+    v = edit(row, raw, tmp);
+    if (!v.finite) return out;
   }
   bool greedy = o.temperature < GREEDY_BELOW;
   Survivors s = everyone(v, greedy ? 1.0 : o.temperature);
@@ -338,8 +438,14 @@ RowChoice choose(const RowRequest& row, int vocab, int isa) {
     out.id = first_largest(v);
   } else {
     NoiseKey key = {uint32_t(o.seed), uint32_t(o.seed >> 32), row.index, PURPOSE_TOKEN};
-    bool listed = truncate(v, o, s, tmp);
-    out.id = draw(v, key, s, listed ? &tmp.list : nullptr);
+    apply_min_p(o.min_p, s);
+    const bool edge_unseen = row.top < 0 || !row.processed;  // nobody asks for probabilities among the survivors
+    if (edge_unseen && o.top_p < 1.0 && (o.top_k <= 0 || o.top_k >= vocab)) {
+      out.id = draw_in_nucleus(v, key, s, o.top_p);
+    } else {
+      bool listed = truncate(v, o, s, tmp);
+      out.id = draw(v, key, s, listed ? &tmp.list : nullptr);
+    }
   }
   out.finite = true;
   if (row.top >= 0)
@@ -366,10 +472,11 @@ void each_row(size_t count, int vocab, int threads, void (*row)(void* context, s
   Pool::instance().run(threads, work, &job);
 }
 
-std::vector<LogprobEntry> raw_logprobs(const float* logits, int vocab, int32_t target, int top, int isa) {
+std::vector<LogprobEntry> raw_logprobs(const float* logits, const float* tops, int vocab, int32_t target, int top,
+                                       int isa) {
   Scratch& tmp = scratch();
-  View raw = look(logits, vocab, tmp.raw_max, sampling_kernels(isa));
-  if (!raw.scan.finite) return {};
+  View raw = look(logits, vocab, tops, tmp.raw_max, sampling_kernels(isa));
+  if (!raw.finite) return {};
   return logprobs_of(raw, everyone(raw, 1.0), target, top, tmp);
 }
 

@@ -12,6 +12,7 @@
 
 namespace octavo {
 
+constexpr int TOPS_WIDTH = 32;         // logits whose largest a session keeps beside them
 constexpr double GREEDY_BELOW = 1e-5;  // temperatures under this take the largest logit
 
 struct SamplingOptions {
@@ -22,6 +23,16 @@ struct SamplingOptions {
   std::vector<std::pair<int32_t, float>> bias;
   std::vector<int32_t> allowed;  // used when has_allowed
   bool has_allowed;
+};
+
+// Logits that may be changed: of `count`, a block of SCAN_BLOCK is copied when one of its logits is first asked for.
+struct Edits {
+  const float* from;
+  float* to;
+  uint8_t* touched;  // by block
+  int32_t count;
+
+  float& operator[](int32_t id);
 };
 
 // What one request carries from step to step: its options, and how often each token occurred.
@@ -36,7 +47,7 @@ class SamplingState {
   void truncate(size_t length); // output tokens from `length` on are taken back
 
   // logits[id] for every id that occurred; `extra` are output tokens beyond those appended.
-  void penalize(float* logits, int vocab, const std::vector<int32_t>& extra) const;
+  void penalize(Edits& logits, const std::vector<int32_t>& extra) const;
 
  private:
   struct Seen {
@@ -53,6 +64,7 @@ struct RowRequest {
   const SamplingState* state;
   const float* logits;
   uint32_t index;               // absolute index of the sampled token
+  const float* tops = nullptr;  // the largest of each TOPS_WIDTH logits (SamplingKernels::tops), or null
   std::vector<int32_t> extra;   // draft tokens before this row
   std::vector<int32_t> banned;
   const uint32_t* mask = nullptr;  // bit id & 31 of word id / 32 set: allowed; may be null
@@ -79,6 +91,7 @@ RowChoice choose(const RowRequest& row, int vocab, int isa);
 void each_row(size_t count, int vocab, int threads, void (*row)(void* context, size_t at), void* context);
 
 // `target` first, then the `top` largest; empty when the row is not finite.
-std::vector<LogprobEntry> raw_logprobs(const float* logits, int vocab, int32_t target, int top, int isa);
+std::vector<LogprobEntry> raw_logprobs(const float* logits, const float* tops, int vocab, int32_t target, int top,
+                                       int isa);
 
 }  // namespace octavo

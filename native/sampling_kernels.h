@@ -11,9 +11,17 @@ using sampling_math::NoiseKey;
 constexpr int SCAN_BLOCK = sampling_math::NOISE_GROUP;  // logits per entry of block_max
 constexpr int MASS_BUCKETS = 2048;     // of the histogram over d, 1/64 nat each
 
-struct LogitScan {
-  float max;    // meaningful when finite
-  bool finite;  // no NaN, no +inf, not all -inf
+// A row of logits, block by block. Blocks that an edit touched are read elsewhere, at the same offset.
+struct LogitRow {
+  const float* x;
+  int n;
+  const float* block_max;   // largest of each block
+  const float* edited;      // [n]; only touched blocks are written; null without `touched`
+  const uint8_t* touched;   // [blocks], or null
+
+  __attribute__((always_inline)) int blocks() const { return (n + SCAN_BLOCK - 1) / SCAN_BLOCK; }
+  __attribute__((always_inline)) const float* source(int block) const { return touched && touched[block] ? edited : x; }
+  __attribute__((always_inline)) float at(int id) const { return source(id / SCAN_BLOCK)[id]; }
 };
 
 // Tokens that truncation leaves: d >= d_min, and (logit, id) not after (logit, id) of the last kept, where d =
@@ -34,17 +42,29 @@ struct Winner {
   int32_t id;
 };
 
+// Weights e^d of the tokens that Survivors keeps, and of the others with d >= d_min: sums of numbers that are each at
+// most WEIGHT_EXCESS times too large and never too small, but for WEIGHT_ERROR of float's own.
+struct Weights {
+  float kept, dropped;
+};
+constexpr double WEIGHT_EXCESS = 1.0615, WEIGHT_ERROR = 1e-3;
+
 struct SamplingKernels {
-  // block_max[i]: largest of x[64 i, 64 i + 64).
-  LogitScan (*scan)(const float* x, int n, float* block_max);
+  // out[i]: largest of x[width i, width i + width), NaN where one of them is. width: a multiple of 16.
+  void (*tops)(const float* x, int n, int width, float* out);
+  // out[i]: the larger of tops[2 i] and tops[2 i + 1], any number where one of them is NaN.
+  void (*pair_tops)(const float* tops, int count, float* out);
+  int (*count_from)(const float* x, int n, float least);  // how many reach it
   // Exact sum of the mass (sampling_math.h) of all survivors.
-  uint64_t (*mass)(const float* x, int n, const float* block_max, const Survivors& s);
+  uint64_t (*mass)(const LogitRow& row, const Survivors& s);
+  // Of the blocks whose largest lies in [least, below).
+  Weights (*weigh)(const LogitRow& row, const Survivors& s, float least, float below);
   // Adds the mass of every token with d >= d_min to bucket floor(-64 d); last_logit and last_id are not looked at.
-  void (*histogram)(const float* x, int n, const float* block_max, const Survivors& s, uint64_t* buckets);
+  void (*histogram)(const LogitRow& row, const Survivors& s, uint64_t* buckets);
   // Ids, ascending, of the tokens that histogram added to bucket `bucket`; returns how many.
-  int (*gather)(const float* x, int n, const float* block_max, const Survivors& s, int bucket, int32_t* ids);
+  int (*gather)(const LogitRow& row, const Survivors& s, int bucket, int32_t* ids);
   // Improves `best` over all survivors. A block is skipped only when its largest possible score is below the best.
-  void (*draw)(const float* x, int n, const float* block_max, const Survivors& s, const NoiseKey& key, Winner& best);
+  void (*draw)(const LogitRow& row, const Survivors& s, const NoiseKey& key, Winner& best);
 };
 
 // isa: a class (linear.h, Isa) up to AMX; -1, or one that this processor lacks: the best that it has.

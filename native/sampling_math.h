@@ -70,46 +70,69 @@ constexpr uint32_t LEVEL_TOKEN = 0, LEVEL_GROUP = 1;
 // Exponential of one random word: -ln u, u = (r + 1/2) / 2^32.
 static constexpr double exponential(uint32_t r) { return -log_double((double(r) + 0.5) * 0x1p-32); }
 
-static constexpr double noise_in_group(const NoiseKey& key, Words group, uint32_t token) {
+static constexpr bool holds_most(Words group, uint32_t token) { return token % NOISE_GROUP == group.w1 % NOISE_GROUP; }
+static constexpr uint32_t own_word(const NoiseKey& key, uint32_t token) { return philox(key, token, LEVEL_TOKEN).w0; }
+
+// own: not looked at where the token holds the most.
+static constexpr double noise_of(Words group, uint32_t token, uint32_t own) {
   double e = exponential(group.w0) * (1.0 / NOISE_GROUP);
-  if (token % NOISE_GROUP != group.w1 % NOISE_GROUP) e = e + exponential(philox(key, token, LEVEL_TOKEN).w0);
+  if (!holds_most(group, token)) e = e + exponential(own);
   return -log_double(e);
+}
+
+static constexpr double noise_in_group(const NoiseKey& key, Words group, uint32_t token) {
+  return noise_of(group, token, holds_most(group, token) ? 0 : own_word(key, token));
 }
 
 static constexpr double noise(const NoiseKey& key, uint32_t token) {
   return noise_in_group(key, philox(key, token / NOISE_GROUP, LEVEL_GROUP), token);
 }
 
+// What follows is also compiled for vectors of floats and of integers in place of one of each: same steps, same bits.
+template <class Int, class Float>
+__attribute__((always_inline)) static constexpr Int whole(Float x) {
+  if constexpr (sizeof(Float) == sizeof(float)) return Int(x);
+  else return __builtin_convertvector(x, Int);
+}
+template <class Float, class Int>
+__attribute__((always_inline)) static constexpr Float real(Int x) {
+  if constexpr (sizeof(Float) == sizeof(float)) return Float(x);
+  else return __builtin_convertvector(x, Float);
+}
+
 // A float at or above all noise of the group whose word 0 is r, close to the largest where that is large: -ln u >= 1 - u,
 // and ln lies above its chords between powers of 2.
-static constexpr float noise_bound(uint32_t r) {
-  float t = float(int32_t(~r >> 1)) + 0.25f;  // (1 - u) 2^31, from below
-  float log2_t = float(bits_of<int32_t>(t)) * 0x1p-23f;  // exponent and mantissa read as one number
+template <class Float = float, class Int = int32_t>
+__attribute__((always_inline)) static constexpr Float noise_bound(Int r) {
+  Float t = real<Float>((~r >> 1) & 0x7fffffff) + 0.25f;  // (1 - u) 2^31, from below
+  Float log2_t = real<Float>(bits_of<Int>(t)) * 0x1p-23f;  // exponent and mantissa read as one number
   return (158.0f + 6.0f) * 0.69314718f - log2_t * 0.69314718f + 0.01f;
 }
 
-constexpr bool bound_holds(uint32_t r) { return -log_double(exponential(r) / NOISE_GROUP) <= noise_bound(r); }
+constexpr bool bound_holds(uint32_t r) { return -log_double(exponential(r) / NOISE_GROUP) <= noise_bound(int32_t(r)); }
 static_assert(bound_holds(0) && bound_holds(1) && bound_holds(0x7fffffffu) && bound_holds(0x80000000u));
 static_assert(bound_holds(0xfffffffdu) && bound_holds(0xfffffffeu) && bound_holds(0xffffffffu));
 
 // e^d for d <= 0, relative error below 2e-7, in two steps: below -87, -inf included, it is e^-87.
-static constexpr float clamp_exponent(float d) {
-  return d < -87.0f ? -87.0f : d;
+template <class Float>
+__attribute__((always_inline)) static constexpr Float clamp_exponent(Float d) {
+  const Float least = Float{} - 87.0f;
+  return d > least ? d : least;
 }
-static constexpr float exp_clamped(float d) {
-  float k = d * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: the sum's low bits are the rounded integer
-  int32_t n = bits_of<int32_t>(k) << 23;
+template <class Float = float, class Int = int32_t>
+__attribute__((always_inline)) static constexpr Float exp_clamped(Float d) {
+  Float k = d * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: the sum's low bits are the rounded integer
+  Int n = bits_of<Int>(k) << 23;
   k = k - 12582912.0f;
-  float r = (d - k * 0.693359375f) - k * -2.12194440e-4f;
-  float p = 1.0f / 5040;
-  p = p * r + 1.0f / 720;
+  Float r = (d - k * 0.693359375f) - k * -2.12194440e-4f;
+  Float p = r * (1.0f / 5040) + 1.0f / 720;
   p = p * r + 1.0f / 120;
   p = p * r + 1.0f / 24;
   p = p * r + 1.0f / 6;
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  return bits_of<float>(bits_of<int32_t>(p) + n);
+  return bits_of<Float>(bits_of<Int>(p) + n);
 }
 
 // Probability mass as an integer in units of 2^-44, so that sums are exact in any order. High part in units of 2^-30.
@@ -118,25 +141,17 @@ constexpr double MASS_UNIT = 0x1p-44;
 constexpr float MASS_FLOOR = -31.0f;  // e^d below this is less than one unit: its mass is 0
 constexpr int MAX_VOCABULARY = 1 << 19;  // sums stay below 2^63
 
-static constexpr void mass_parts(float e, int32_t& high, int32_t& low) {
-  float scaled = e * 0x1p30f;
-  high = int32_t(scaled);
-  low = int32_t((scaled - float(high)) * float(1 << MASS_LOW_BITS));
+template <class Float, class Int>
+__attribute__((always_inline)) static constexpr void mass_parts(Float e, Int& high, Int& low) {
+  Float scaled = e * 0x1p30f;
+  high = whole<Int>(scaled);
+  low = whole<Int>((scaled - real<Float>(high)) * float(1 << MASS_LOW_BITS));
 }
 
 static constexpr uint64_t mass_of(float d) {
   int32_t high, low;
   mass_parts(exp_clamped(clamp_exponent(d)), high, low);
   return (uint64_t(uint32_t(high)) << MASS_LOW_BITS) + uint32_t(low);
-}
-
-// A float's place among floats as a signed integer; +0 above -0. +inf and NaN lie at the ends.
-static constexpr int32_t order_key(float x) {
-  int32_t b = bits_of<int32_t>(x);
-  return b ^ ((b >> 31) & 0x7fffffff);
-}
-static constexpr float from_key(int32_t key) {
-  return bits_of<float>(key ^ ((key >> 31) & 0x7fffffff));
 }
 
 }  // namespace octavo::sampling_math

@@ -89,11 +89,11 @@ void Session::finish() {
     p.arena = Mapping(arena);
     place(p, 0, 0, 0);
     p.nanoseconds.assign(p.record.ops.size(), 0);
+    for (const BufferRecord& b : p.record.buffers) {
+      if (b.kind == BufferKind::EXPORT) exports_.emplace(b.name, Export{&p, &b, {}});
+    }
     bind_ops(p);
     bind_claims(p);
-    for (const BufferRecord& b : p.record.buffers) {
-      if (b.kind == BufferKind::EXPORT) exports_.emplace(b.name, Export{&p, &b});
-    }
     for (const BoundOp& op : p.ops) {
       if (reads_latents(op.record->kind)) {
         attention_scratch = std::max(attention_scratch, latent_needs(p.record, op, &segment));
@@ -137,6 +137,7 @@ void Session::bind_ops(LoadedProgram& p) {
     BoundOp op;
     op.record = &record;
     if (is_linear(record.kind)) bind_linears(p.record, op);
+    if (record.kind == OpKind::LINEAR) bind_tops(p, op);
     if (is_expert_linear(record.kind)) bind_experts(p.record, op);
     if (is_recurrent(record.kind)) bind_recurrence(p.record, op);
     if (record.kind == OpKind::LINEAR_F32 || record.kind == OpKind::ROUTE) bind_plain(p.record, op);
@@ -212,6 +213,17 @@ void Session::bind_linears(const ProgramRecord& program, BoundOp& op) {
     op.panels += w[i]->panels;
     if (a.epilogue == Epilogue::GLU && act_row_scale(a.output)) fail(r.name + ": a panel sees no whole row to scale");
   }
+}
+
+// Of what leaves the step: whoever looks for the largest, as a sampler does, then reads a few numbers of it only.
+void Session::bind_tops(const LoadedProgram& p, BoundOp& op) {
+  const BufferRecord& out = p.record.buffers[op.record->outs.at(0)];
+  if (out.kind != BufferKind::EXPORT || out.dtype != DType::F32 || out.ld != out.width) return;
+  Export& kept = exports_.at(out.name);
+  if (kept.buffer != &out) return;
+  const auto rows = static_cast<size_t>(out.rows(limits_.max_tokens, limits_.max_rows, limits_.max_seqs));
+  kept.tops.resize(rows * op.linears[0].w->panels);
+  op.tops = kept.tops.data();
 }
 
 void Session::bind_claims(LoadedProgram& p) const {
@@ -387,7 +399,8 @@ void Session::cut_tiles(const Header& h, int32_t most, std::vector<Tile>& tiles)
 
 Session::View Session::Export::view() const {
   const auto* data = reinterpret_cast<const float*>(program->arena.data() + program->region_at[buffer->region]);
-  return {data, buffer->rows(program->T, program->R, program->N), buffer->width};
+  return {data, buffer->rows(program->T, program->R, program->N), buffer->width, tops.empty() ? nullptr : tops.data(),
+          (buffer->width + PANEL - 1) / PANEL};
 }
 
 const Session::Export& Session::exported(const std::string& name) const {

@@ -40,6 +40,7 @@ struct BoundOp {
   const PackedLinear* table = nullptr;  // embed
   StateView state{};
   std::vector<float> turned;  // conv_state: its weight [taps, channels]
+  float* tops = nullptr;                // linear: where the largest of each of its panels goes, row by row
 };
 
 // Hands out `count` items to threads: each takes its own contiguous share in ascending order, piece by piece, and then
@@ -74,14 +75,18 @@ class Session {
   // Throws std::runtime_error for a header that the limits or the tables contradict; nothing has run then.
   void run(int32_t program, const int32_t* words, size_t count);
 
+  // tops: the largest of each panel's results, row by row; null where a value is not a linear's.
   struct View {
     const float* data;
     int32_t rows, width;
+    const float* tops;
+    int32_t tops_width;
   };
   // A value that outlives its step. Its place is that of the last run of its program.
   struct Export {
     const LoadedProgram* program;
     const BufferRecord* buffer;
+    std::vector<float> tops;
     View view() const;
   };
   const Export& exported(const std::string& name) const;
@@ -107,6 +112,7 @@ class Session {
   const HeldWeight& weight(const ProgramRecord& program, int32_t id) const;
   void bind_ops(LoadedProgram& program);
   void bind_table(const ProgramRecord& program, BoundOp& op);
+  void bind_tops(const LoadedProgram& program, BoundOp& op);
   void bind_claims(LoadedProgram& program) const;
   void bind_linears(const ProgramRecord& program, BoundOp& op);
   void bind_experts(const ProgramRecord& program, BoundOp& op);

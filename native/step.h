@@ -1,5 +1,6 @@
 // One step as its threads see it. Each file of operators defines some of its methods.
 #pragma once
+#include "sampling_kernels.h"
 #include "session.h"
 
 namespace octavo {
@@ -31,6 +32,7 @@ struct Step {
   bool profiling;
   const OpKernels& kernels;
   const LinearKernels& linear;
+  const SamplingKernels& sampling;
 
   const BufferRecord& buffer(int32_t id) const { return program.record.buffers[id]; }
 
@@ -73,6 +75,7 @@ struct Step {
   void element(const BoundOp& op, Range r) const;
   void rope(const BoundOp& op, Range r) const;
   void kv_write(const BoundOp& op, Range r) const;
+  void keep_tops(const LinearArgs& a, int32_t begin, int32_t end, float* tops) const;
   void linears(const BoundOp& op, int thread, uint8_t* own) const;
   void attention(const BoundOp& op, uint8_t* own) const;
   // step_experts.cpp
