@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python bench/sampling.py [--threads 2] [--rows 32] [--array]
 
-What is timed is Sampler.sample, Python included: the least and the median over steps. Logits are those of a session that
-is nothing but a random head, which computes them anew before each step, as a model does; --array: the same from an
-array, without what a session keeps beside its logits.
+What is timed is Sampler.sample, Python included: the least and the median over steps. Logits are those of a session
+that is nothing but a random head, which computes them anew before each step, as a model does; --array: the same from
+an array, without what a session keeps beside its logits.
 """
 
 from __future__ import annotations
