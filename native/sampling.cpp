@@ -44,8 +44,8 @@ struct View : LogitRow {
 };
 
 struct Scratch {
-  std::vector<float> logits, saved, raw_max, block_max;
-  std::vector<uint8_t> touched;
+  Edits edits;
+  std::vector<float> saved, raw_max;
   std::vector<Candidate> list;
   std::vector<uint64_t> buckets;
   std::vector<int32_t> ids;
@@ -73,7 +73,7 @@ View seen_as(const LogitRow& row, float most, const SamplingKernels& kernels) {
 View look(const float* x, int n, const float* tops, std::vector<float>& block_max, const SamplingKernels& kernels) {
   static_assert(SCAN_BLOCK == 2 * TOPS_WIDTH);
   block_max.resize((n + SCAN_BLOCK - 1) / SCAN_BLOCK);
-  const LogitRow row = {x, n, block_max.data(), nullptr, nullptr};
+  const LogitRow row = {.x = x, .n = n, .block_max = block_max.data()};
   if (!tops) {
     kernels.tops(x, n, SCAN_BLOCK, block_max.data());
     return seen_as(row, largest(block_max.data(), row.blocks(), kernels), kernels);
@@ -91,7 +91,7 @@ void fetch_block(const float* x, int block) {
 template <class F>
 void each_from(const View& v, float least, F&& f) {
   for (int b = 0; b < v.blocks(); b++)
-    if (v.block_max[b] >= least) fetch_block(v.source(b), b);
+    if (v.block_max[b] >= least) fetch_block(v.place(b), b);
   for (int b = 0; b < v.blocks(); b++) {
     if (!(v.block_max[b] >= least)) continue;
     const float* x = v.source(b);
@@ -319,42 +319,32 @@ bool edits(const RowRequest& row) {
 
 // -inf where the mask has no bit.
 void forbid(Edits& edits, const uint32_t* mask) {
-  for (int32_t begin = 0; begin < edits.count; begin += 32) {
+  for (int32_t begin = 0; begin < edits.count(); begin += 32) {
     const uint32_t word = mask[begin / 32];
     if (word == 0xffffffffu) continue;
     float* to = &edits[begin];
-    const int32_t some = std::min(32, edits.count - begin);
+    const int32_t some = std::min(32, edits.count() - begin);
     for (int32_t i = 0; i < some; i++) to[i] = (word >> i) & 1 ? to[i] : -INF;
   }
 }
 
-// The row with bias, penalties, allowed ids, bans and mask applied. Where a few logits change, only their blocks are
-// copied and looked at again.
+// The row with bias, penalties, allowed ids, bans and mask applied.
 View edit(const RowRequest& row, const View& raw, Scratch& tmp) {
   const SamplingState& state = *row.state;
-  const int vocab = raw.n;
-  tmp.touched.assign(raw.blocks(), 0);
-  if (tmp.logits.size() < size_t(vocab)) tmp.logits.resize(vocab);
-  Edits edits = {raw.x, tmp.logits.data(), tmp.touched.data(), vocab};
+  Edits& edits = tmp.edits;
+  edits.begin(raw);
   for (auto [id, value] : state.options.bias) edits[id] += value;
   if (state.counts()) state.penalize(edits, row.extra);
   if (state.options.has_allowed) {
     tmp.saved.clear();
     for (int32_t id : state.options.allowed) tmp.saved.push_back(edits[id]);
-    std::fill(tmp.touched.begin(), tmp.touched.end(), 1);
-    std::fill(edits.to, edits.to + vocab, -INF);
+    edits.fill(-INF);
     size_t i = 0;
     for (int32_t id : state.options.allowed) edits[id] = tmp.saved[i++];
   }
   for (int32_t id : row.banned) edits[id] = -INF;
   if (row.mask) forbid(edits, row.mask);
-  tmp.block_max.assign(raw.block_max, raw.block_max + raw.blocks());
-  for (int b = 0; b < raw.blocks(); b++) {
-    const int begin = b * SCAN_BLOCK;
-    if (tmp.touched[b])
-      raw.kernels->tops(edits.to + begin, std::min(SCAN_BLOCK, vocab - begin), SCAN_BLOCK, &tmp.block_max[b]);
-  }
-  const LogitRow edited = {raw.x, vocab, tmp.block_max.data(), edits.to, tmp.touched.data()};
+  const LogitRow edited = edits.end(*raw.kernels);
   return seen_as(edited, largest(edited.block_max, edited.blocks(), *raw.kernels), *raw.kernels);
 }
 
@@ -387,13 +377,55 @@ float SamplingState::penalized(float logit, int32_t output) const {
   return std::clamp(logit, -LARGEST, LARGEST);
 }
 
+void Edits::begin(const LogitRow& row) {
+  row_ = row;
+  states_.assign(row.blocks(), PLAIN), last_.assign(row.blocks(), -1);
+  block_max_.assign(row.block_max, row.block_max + row.blocks());
+  if (copies_.size() < size_t(row.n)) copies_.resize(row.n);
+  changes_.clear();
+  row_.states = states_.data(), row_.copies = copies_.data(), row_.block_max = block_max_.data();
+  row_.edits = this, row_.copy = [](void* edits, int block) { return static_cast<Edits*>(edits)->copy(block); };
+}
+
+const float* Edits::copy(int block) {
+  const int begin = block * SCAN_BLOCK;
+  float* to = copies_.data();
+  if (begin + SCAN_BLOCK <= row_.n) __builtin_memcpy(to + begin, row_.x + begin, SCAN_BLOCK * sizeof(float));
+  else std::copy(row_.x + begin, row_.x + row_.n, to + begin);
+  for (int32_t i = last_[block]; i >= 0; i = changes_[i].next) to[changes_[i].id] = changes_[i].value;
+  states_[block] = COPIED;
+  return to;
+}
+
 float& Edits::operator[](int32_t id) {
-  const int block = id / SCAN_BLOCK, begin = block * SCAN_BLOCK;
-  if (!touched[block]) {
-    std::copy(from + begin, from + std::min(begin + SCAN_BLOCK, count), to + begin);
-    touched[block] = 1;
+  if (states_[id / SCAN_BLOCK] != COPIED) copy(id / SCAN_BLOCK);
+  return copies_[id];
+}
+
+void Edits::set(int32_t id, float value) {
+  const int block = id / SCAN_BLOCK;
+  // The largest of the block may be another one now.
+  if (states_[block] == COPIED || row_.x[id] >= block_max_[block] || value > block_max_[block]) {
+    (*this)[id] = value;
+    return;
   }
-  return to[id];
+  changes_.push_back({id, value, last_[block]});
+  last_[block] = int32_t(changes_.size()) - 1;
+  states_[block] = CHANGED;
+}
+
+void Edits::fill(float value) {
+  std::fill(states_.begin(), states_.end(), COPIED);
+  std::fill(copies_.begin(), copies_.begin() + row_.n, value);
+}
+
+LogitRow Edits::end(const SamplingKernels& kernels) {
+  for (int b = 0; b < row_.blocks(); b++) {
+    const int begin = b * SCAN_BLOCK;
+    if (states_[b] == COPIED)
+      kernels.tops(copies_.data() + begin, std::min(SCAN_BLOCK, row_.n - begin), SCAN_BLOCK, &block_max_[b]);
+  }
+  return row_;
 }
 
 void SamplingState::penalize(Edits& logits, const std::vector<int32_t>& extra) const {
@@ -409,10 +441,10 @@ void SamplingState::penalize(Edits& logits, const std::vector<int32_t>& extra) c
     late.push_back({id, known.prompt, known.output + 1});
   }
   auto apply = [&](const Seen& s) {
-    if (s.id >= 0 && s.id < logits.count) logits[s.id] = penalized(logits[s.id], s.output);
+    if (s.id >= 0 && s.id < logits.count()) logits.set(s.id, penalized(logits.at(s.id), s.output));
   };
   for (const Seen& s : seen_)
-    if (s.id >= 0 && s.id < logits.count) fetch_block(logits.from, s.id / SCAN_BLOCK);
+    if (s.id >= 0 && s.id < logits.count()) logits.fetch(s.id);
   for (const Seen& s : late) apply(s);
   for (const Seen& s : seen_) {
     if (s.prompt + s.output == 0) continue;

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "sampling_kernels.h"
+
 namespace octavo {
 
 constexpr int TOPS_WIDTH = 32;         // logits whose largest a session keeps beside them
@@ -25,14 +27,33 @@ struct SamplingOptions {
   bool has_allowed;
 };
 
-// Logits that may be changed: of `count`, a block of SCAN_BLOCK is copied when one of its logits is first asked for.
-struct Edits {
-  const float* from;
-  float* to;
-  uint8_t* touched;  // by block
-  int32_t count;
-
+// Changes to a row of logits. A block of SCAN_BLOCK is copied when it is first read, or written through operator[]: of
+// the blocks that penalties change, hardly any are read.
+class Edits {
+ public:
+  void begin(const LogitRow& row);
+  int32_t count() const { return row_.n; }
+  // The logit as it stands; not of an id that was `set`.
+  float at(int32_t id) const { return row_.place(id / SCAN_BLOCK)[id]; }
+  void fetch(int32_t id) const { __builtin_prefetch(row_.x + id); }  // ahead of `at`
+  void set(int32_t id, float value);                                 // once an id
   float& operator[](int32_t id);
+  void fill(float value);  // all of them
+  // The row as changed, with the largest logits of its blocks; valid until the next begin.
+  LogitRow end(const SamplingKernels& kernels);
+
+ private:
+  struct Change {
+    int32_t id;
+    float value;
+    int32_t next;  // change of the same block, or -1
+  };
+  const float* copy(int block);
+  LogitRow row_;
+  std::vector<float> copies_, block_max_;
+  std::vector<uint8_t> states_;
+  std::vector<int32_t> last_;  // by block: its last change
+  std::vector<Change> changes_;
 };
 
 // What one request carries from step to step: its options, and how often each token occurred.

@@ -11,16 +11,26 @@ using sampling_math::NoiseKey;
 constexpr int SCAN_BLOCK = sampling_math::NOISE_GROUP;  // logits per entry of block_max
 constexpr int MASS_BUCKETS = 2048;     // of the histogram over d, 1/64 nat each
 
-// A row of logits, block by block. Blocks that an edit touched are read elsewhere, at the same offset.
+// A row of logits, block by block. Blocks of which some logits are changed are read from a copy, at the same offset; it is
+// made when a block is first asked for.
+enum BlockState : uint8_t { PLAIN, CHANGED, COPIED };
 struct LogitRow {
   const float* x;
   int n;
-  const float* block_max;   // largest of each block
-  const float* edited;      // [n]; only touched blocks are written; null without `touched`
-  const uint8_t* touched;   // [blocks], or null
+  const float* block_max;           // largest of each block
+  const uint8_t* states = nullptr;  // BlockState of each; null: all are plain
+  const float* copies = nullptr;    // [n], or null without `states`
+  const float* (*copy)(void* edits, int block) = nullptr;  // makes a changed block a copied one; returns `copies`
+  void* edits = nullptr;
 
   __attribute__((always_inline)) int blocks() const { return (n + SCAN_BLOCK - 1) / SCAN_BLOCK; }
-  __attribute__((always_inline)) const float* source(int block) const { return touched && touched[block] ? edited : x; }
+  // Where the block lies now, whatever it lacks.
+  __attribute__((always_inline)) const float* place(int block) const {
+    return states && states[block] == COPIED ? copies : x;
+  }
+  __attribute__((always_inline)) const float* source(int block) const {
+    return states && states[block] == CHANGED ? copy(edits, block) : place(block);
+  }
   __attribute__((always_inline)) float at(int id) const { return source(id / SCAN_BLOCK)[id]; }
 };
 

@@ -223,8 +223,8 @@ Weights weigh(const LogitRow& row, const Survivors& s, float least, float below)
       const Ints keep = b < edge   ? v >= s.last_logit
                         : b > edge ? v > s.last_logit
                                    : kept_lanes<false>(s, v, d, ascending() + (b * SCAN_BLOCK + l));
-      kept += bits_of<Floats>(weight & keep);
-      dropped += bits_of<Floats>(weight & ~keep);
+      kept = keep ? kept + bits_of<Floats>(weight) : kept;
+      dropped = keep ? dropped : dropped + bits_of<Floats>(weight);
     }
   }
   Weights sum = {0.0f, 0.0f};
@@ -373,7 +373,7 @@ void draw(const LogitRow& row, const Survivors& s, const NoiseKey& key, Winner& 
     for (int g = begin; g < begin + SCAN_BLOCK; g++) {
       if (high[g] < bar) continue;
       open[count++] = g;
-      for (int line = 0; line < SCAN_BLOCK; line += 16) __builtin_prefetch(row.source(g) + g * SCAN_BLOCK + line);
+      for (int line = 0; line < SCAN_BLOCK; line += 16) __builtin_prefetch(row.place(g) + g * SCAN_BLOCK + line);
     }
   }
   for (int i = 0; i < count; i++) visit(open[i]);

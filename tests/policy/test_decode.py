@@ -1,5 +1,7 @@
 """A token handed over as an int moves a request as the RowResult that it stands for does: same plans, same deltas."""
 
+from unittest.mock import patch
+
 import pytest
 
 from octavo.policy import decode, scheduler
@@ -51,11 +53,11 @@ def test_ints_and_results_tell_the_same_story(groups, blocks, budget):
     assert story(at_length=False, **shape) == story(at_length=True, **shape)
 
 
-def test_most_rows_of_a_decode_take_the_short_way(monkeypatch):
+def test_most_rows_of_a_decode_take_the_short_way():
     taken = []
-    monkeypatch.setattr(scheduler, "collect", lambda *args: taken.append(args[2]) or decode.collect(*args))
     machine = Machine(40)
-    machine.run(request("a", 6, max_tokens=20), request("b", 8, max_tokens=20))
+    with patch.object(scheduler, "collect", lambda *args: taken.append(args[2]) or decode.collect(*args)):
+        machine.run(request("a", 6, max_tokens=20), request("b", 8, max_tokens=20))
     decodes = [row for plan in machine.plans for row in plan.rows if len(row.token_ids) == 1]
     assert len(decodes) * 0.6 < len(taken) < len(decodes)
 

@@ -75,8 +75,8 @@ def test_threads_that_share_a_head_keep_the_same_largest(threads):
 
 
 def state_of(seed, **options):
-    usual = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition": 1.0, "bias": [], "allowed": None}
-    return _native.SamplingState(**usual | options, presence=0.0, frequency=0.0, seed=seed, prompt=[])
+    usual = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition": 1.0, "prompt": []}
+    return _native.SamplingState(**usual | options, presence=0.0, frequency=0.0, seed=seed, bias=[], allowed=None)
 
 
 def spread(kind, vocab, rng):
@@ -170,3 +170,23 @@ def test_edits_of_a_few_blocks_equal_the_twin(options):
         before = logits.copy()
         assert Sampler(vocab).sample(logits, [SampleRow(made, 0, 50, (), mask)])[0].token_id == expected
         assert np.array_equal(logits, before)
+
+
+@pytest.mark.parametrize("repetition", [1.5, 0.6])
+def test_changed_blocks_are_read_as_changed_whoever_reads_them(repetition):
+    """Draws read few of the blocks that penalties change, exact masses all of them."""
+    rng = np.random.default_rng(2)
+    for vocab, spread_of in itertools.product((70, 700, 5003), (0.05, 1.0, 3.0)):
+        logits = rng.normal(0, spread_of, (1, vocab)).astype(np.float32)
+        prompt = sorted(set(rng.integers(0, vocab, 60).tolist()))
+        wishes = ({}, {"top_p": 0.9}, {"top_p": 0.4, "min_p": 0.01}, {"top_k": 9})
+        states = [state_of(seed, repetition=repetition, prompt=prompt, **wish) for seed in range(8) for wish in wishes]
+        long = _native.sample(logits, [(state, 0, 4, (), (), None, 1, True) for state in states])
+        params = SamplingParams(repetition_penalty=repetition)
+        want = twin.log_softmax(twin.processed(logits[0], params, prompt))
+        (chosen, logprob, rank), (first, *_) = long[0][2]  # of the first state, nothing is cut away
+        assert logprob == pytest.approx(want[chosen], abs=1e-5) and rank == 1 + int((want > want[chosen]).sum())
+        assert first == int(np.argmax(want))
+        for isa in ALL_ISAS:
+            short = _native.sample(logits, [(state, 0, 4) for state in states], isa=isa)
+            assert [token for token, _, _ in short] == [token for token, _, _ in long]
