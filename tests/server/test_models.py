@@ -189,13 +189,13 @@ async def test_a_model_asked_for_while_it_is_unloaded_is_loaded_again(fleet):
         assert 0 <= taken <= 1, many.log
 
 
-async def test_a_load_that_fails_fails_its_requests_alone(fleet, monkeypatch, capsys):
+async def test_a_load_that_fails_fails_its_requests_alone(fleet, monkeypatch, caplog):
     monkeypatch.setattr(rules, "RETRY_SECONDS", 0.05)
     many = fleet(4, 4, budget=4)
     many.loaders[1].failure = BadFileError("/a/path: spoiled")
     first, second = await asyncio.gather(refusal(many.once("b")), refusal(many.once("b")))
     assert first.http_status == second.http_status == 503 and first.code == "model_failed"
-    assert "/a/path" not in first.message and "bad_file: b could not be loaded: /a/path" in capsys.readouterr().err
+    assert "/a/path" not in first.message and "bad_file: b could not be loaded: /a/path" in caplog.text
     assert many.models.seats[1].state == "failed" and many.models.error is None
     assert await many.once("a") == "a"
     many.loaders[1].failure = None
@@ -205,14 +205,14 @@ async def test_a_load_that_fails_fails_its_requests_alone(fleet, monkeypatch, ca
     assert many.log == ["+a", "-a", "+b"], "the failed load took no room"
 
 
-async def test_an_engine_that_dies_is_loaded_again(fleet, monkeypatch, capsys):
+async def test_an_engine_that_dies_is_loaded_again(fleet, monkeypatch, caplog):
     monkeypatch.setattr(rules, "RETRY_SECONDS", 0.0)
     many = fleet(4, 4, budget=8)
     await many.once("a")
     async with many.held("b") as llm:
         llm.error = EngineError("killed by signal 9", code="engine_dead")
     assert many.models.error is None and many.models.seats[1].state == "failed"
-    assert "engine_dead: b: killed by signal 9" in capsys.readouterr().err
+    assert "engine_dead: b: killed by signal 9" in caplog.text
     assert await many.once("b") == "b"
     assert sorted(many.log) == ["+a", "+b", "+b", "-b"]
 

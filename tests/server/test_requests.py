@@ -96,14 +96,17 @@ def test_the_journal_has_a_line_a_request_and_no_text(client, kind):
         asked(client, temperature=-1)
         client.get("/v1/models")
         logging.getLogger("octavo.engine").warning("something\nelse")
+        logging.getLogger("octavo.server").info("b is loaded")
     text = stream.getvalue()
     assert SECRET not in text and ANSWER[:3] not in text
     lines = text.strip().splitlines()
     if kind == "text":
         assert " POST /v1/chat/completions 200 in " in lines[0] and "-> 4, first after" in lines[0]
         assert " 400 in " in lines[1] and "warning: something" in lines[2]
+        assert "note: b is loaded" in lines[4]
     else:
-        ok, refused, other = map(json.loads, lines)
+        ok, refused, other, note = map(json.loads, lines)
+        assert (note["level"], note["message"]) == ("info", "b is loaded")
         assert (ok["status"], ok["output_tokens"], ok["finish_reason"]) == (200, 4, "length")
         assert refused["status"] == 400 and "model" not in refused and other["message"] == "something\nelse"
 

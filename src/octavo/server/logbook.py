@@ -20,6 +20,8 @@ from octavo.server.records import Record, summary
 
 LogFormat = Literal["text", "json", "off"]
 _log = logging.getLogger("octavo.request")
+_server = logging.getLogger("octavo.server")  # what loads and unloads
+_WORDS = {logging.INFO: "note", logging.CRITICAL: "error"}
 MAX_LINES = 10_000  # that wait to be written
 END_SECONDS = 2.0  # for the last of them
 
@@ -66,8 +68,11 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         request: dict[str, Any] | None = getattr(record, "request", None)
-        said = f"{record.levelname.lower()}: {super().format(record)}" if request is None else _spelled(request)
-        return f"{clock} {said}"
+        if request is not None:
+            return f"{clock} {_spelled(request)}"
+        word = _WORDS.get(record.levelno, record.levelname.lower())
+        first, *more = super().format(record).splitlines()
+        return "\n".join((f"{clock} {word}: {first}", *more))
 
 
 def _spelled(request: dict[str, Any]) -> str:
@@ -119,15 +124,16 @@ def logbook(kind: LogFormat, stream: TextIO | None = None) -> Iterator[None]:
     """Everything that is logged inside goes to `stream` (stderr). off: only warnings, as text."""
     writer = _Writer(stream or sys.stderr, JsonFormatter() if kind == "json" else TextFormatter())
     handler, root = _Lossy(writer.lines), logging.getLogger()
-    level, own = root.level, _log.level
+    levels = {logger: logger.level for logger in (root, _log, _server)}
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
-    _log.setLevel(logging.WARNING if kind == "off" else logging.INFO)
+    for logger in (_log, _server):
+        logger.setLevel(logging.WARNING if kind == "off" else logging.INFO)
     writer.start()
     try:
         yield
     finally:
         root.removeHandler(handler)
-        root.setLevel(level)
-        _log.setLevel(own)
+        for logger, level in levels.items():
+            logger.setLevel(level)
         writer.close()

@@ -7,8 +7,8 @@ let go of first makes room.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
-import sys
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -20,6 +20,7 @@ from octavo.server.failures import HttpError
 from octavo.server.port import TextEngine
 from octavo.server.seat import Seat, ServedModel
 
+_log = logging.getLogger("octavo.server")
 ALIAS = "default"  # names the first model, whatever it is
 RETRY_SECONDS = 5.0  # between two loads of a model that fails
 
@@ -160,7 +161,7 @@ class Models:
         if llm is None or llm.error is None or self.error is not None:
             return
         seat.llm, seat.fault, seat.retry_at = None, llm.error, seat.loaded_at + RETRY_SECONDS
-        _log(f"error: {llm.error.code}: {seat.name}: {llm.error.message}; the next request loads it again")
+        _log.error("%s: %s: %s; the next request loads it again", llm.error.code, seat.name, llm.error.message)
         closing = self._spawn(self._end(seat, llm))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
@@ -183,9 +184,9 @@ class Models:
             self._taken -= seat.model.need
             fault = error if isinstance(error, OctavoError) else EngineError(f"{type(error).__name__}: {error}")
             seat.fault, seat.retry_at = fault, _now() + RETRY_SECONDS
-            _log(f"error: {fault.code}: {seat.name} could not be loaded: {fault.message}")
+            _log.error("%s: %s could not be loaded: %s", fault.code, seat.name, fault.message)
         else:
-            _log(f"note: {seat.name} is loaded")
+            _log.info("%s is loaded", seat.name)
 
     async def _make_room(self, seat: Seat) -> bool:
         """Unloads what must go, once nobody holds it; False when nobody waits for the model any more."""
@@ -212,7 +213,7 @@ class Models:
         llm, seat.llm = seat.llm, None
         assert llm is not None
         await self._end(seat, llm)
-        _log(f"note: {seat.name} is unloaded")
+        _log.info("%s is unloaded", seat.name)
 
     async def _end(self, seat: Seat, llm: TextEngine) -> None:
         await in_thread(llm.close, "octavo-unload")
@@ -247,7 +248,3 @@ def _waiting(seat: Seat) -> HttpError:
 def _failed(seat: Seat, retry_after: float) -> HttpError:
     message = f"the model {seat.name!r} could not be loaded or has stopped: the server's log says why"
     return HttpError(503, "model_failed", message, retry_after=math.ceil(retry_after))
-
-
-def _log(line: str) -> None:
-    print(" ".join(line.splitlines()), file=sys.stderr, flush=True)
