@@ -177,7 +177,7 @@ async def test_nobody_listens():
     async with Endpoint(lambda body: answer(1)) as endpoint:
         url = endpoint.url
     client = Client(Address.of(url), {})
-    with pytest.raises(ResourceError, match="cannot be reached"):
+    with pytest.raises(ResourceError, match="cannot be reached: Connection refused"):
         await served_model(client)
     driver = Driver(client, Target(client.address, "fake"), Prose("s"), Plan())
     (record,) = await driver.run(jobs(0.0))

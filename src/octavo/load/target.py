@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -71,6 +72,14 @@ async def _reached(client: Client, ask: Callable[[], Coroutine[None, None, None]
     try:
         await ask()
     except (OSError, ValueError) as error:
-        number = getattr(error, "errno", None)
-        reason = os.strerror(number) if number and number > 0 else error
-        raise ResourceError(f"{client.address.url} cannot be reached: {reason}", code="load_unreachable") from None
+        message = f"{client.address.url} cannot be reached: {_reason(error)}"
+        raise ResourceError(message, code="load_unreachable") from None
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """In the system's words; asyncio's own for a refused connection name addresses alone."""
+    if isinstance(error, ssl.SSLError):
+        return str(getattr(error, "verify_message", None) or error.reason or error)
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(getattr(error, "strerror", None) or error)
