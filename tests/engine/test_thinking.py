@@ -8,9 +8,12 @@ from test_drafter import half_right, tree
 from tiny_model import VOCAB, write_model
 from toy_drafter import ToyDrafter
 
-from octavo import LLM
+from octavo import LLM, AsyncLLM
+from octavo.config import EngineConfig
 from octavo.errors import RequestError
 from octavo.request import SamplingParams, Structure
+from octavo.text.dialects.bound import after_reasoning
+from octavo.text.dialects.known import dialect_of
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}{% if think %}<think>{% endif %}"
 POINT = Structure(
@@ -70,6 +73,22 @@ def test_drafts_change_no_token(llm, path, executor, kind):
         (got,) = other.generate(prompt, params, use_tqdm=False)
         assert other._engine._loop._scheduler.stats.drafts_accepted > 0
     assert got.outputs[0].token_ids == want.outputs[0].token_ids
+
+
+async def test_another_process_says_the_same(llm, path, executor):
+    """Budget, form and proposals are the child's own."""
+    form = after_reasoning(dialect_of(TEMPLATE), "<think>", POINT)
+    params = SamplingParams(temperature=0.9, seed=6, max_tokens=80, thinking_budget=6, structure=form)
+    (want,) = llm.generate("Hello<think>", params, use_tqdm=False)
+    config = EngineConfig(model=path, executor=executor, threads=1, num_blocks=64, max_model_len=256)
+    other = AsyncLLM(config, process=True)
+    try:
+        deltas = [delta async for delta in other.stream("Hello<think>", params)]
+        stats = other.stats()
+    finally:
+        other.close()
+    assert sum((delta.token_ids for delta in deltas), ()) == want.outputs[0].token_ids
+    assert deltas[-1].finish_reason == "stop" and stats.drafts_accepted > 0
 
 
 @pytest.mark.parametrize(
