@@ -14,6 +14,7 @@ KVDType = Literal["auto", "bf16", "i8"]
 CHOICES = {
     "kv_dtype": get_args(KVDType),
     "packed_cache": ("off", "on"),
+    "speculate": ("off", "ngram", "suffix", "auto"),
     "task": ("auto", "generate", "embed"),
     "pooling": ("auto", "last", "mean", "cls"),
 }
@@ -37,6 +38,7 @@ class EngineConfig:
 
     kv_memory in bytes. num_blocks overrides kv_memory. plans_outstanding: steps planned before the first commits.
     packed_cache: on keeps the native executor's packed weights on disk; the next load maps them.
+    speculate: who proposes drafts (docs/speculation.md); text never depends on it.
     journal: a file for every request, plan and result of the scheduler (policy/journal.py).
     task: auto embeds with encoders and generates with all others. pooling: which rows an embedding is made of; auto:
     what the checkpoint states, else the mean of an encoder's, the last of a decoder's. normalize: to length 1.
@@ -61,6 +63,7 @@ class EngineConfig:
     plans_outstanding: int = 1
     packed_cache: Literal["off", "on"] = "off"
     journal: str | None = None
+    speculate: Literal["off", "ngram", "suffix", "auto"] = "off"
     served_model_name: str | None = None
     task: Literal["auto", "generate", "embed"] = "auto"
     pooling: Literal["auto", "last", "mean", "cls"] = "auto"

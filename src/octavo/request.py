@@ -66,6 +66,7 @@ class SamplingParams:
     -> sample.
     temperature 0 is greedy. top_k 0 or -1 is off. seed None: one is minted and returned. max_tokens None: what fits.
     `logprobs` n: the chosen token and the n most likely at each position; 0 gives the chosen alone.
+    speculate: whether drafts may be proposed, which change speed alone.
     shown_special_ids: special tokens that are text all the same. structure: what the output must be. thinking_budget:
     most tokens of reasoning; then the mark that closes it comes, whatever the model would say. logits_processor: for an
     engine in this process; a function of its arguments alone, or the output depends on when it is asked.
@@ -93,6 +94,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: tuple[int, ...] | None = None
     detokenize: bool = True
+    speculate: bool = True
     skip_special_tokens: bool = True
     shown_special_ids: tuple[int, ...] = ()
     structure: Structure | None = None
@@ -175,7 +177,7 @@ def _check_ranges(params: SamplingParams) -> None:
     _integer(params, "thinking_budget", 0, 2**31 - 1, optional=True)
     _integer(params, "logprobs", 0, MAX_LOGPROBS, optional=True)
     _integer(params, "prompt_logprobs", 0, MAX_LOGPROBS, optional=True)
-    for name in ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens"):
+    for name in ("include_stop_str_in_output", "ignore_eos", "detokenize", "speculate", "skip_special_tokens"):
         if not isinstance(getattr(params, name), bool):
             raise RequestError(f"{name} must be true or false, not {getattr(params, name)!r}", param=name)
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:

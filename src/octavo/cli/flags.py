@@ -98,6 +98,12 @@ ENGINE_FLAGS: tuple[Flag, ...] = (
     Flag("block-tokens", "tokens of one KV block; a multiple of 16 for the native kernels", whole, default=16),
     Flag("enable-prefix-caching", "reuse the KV of equal prefixes", boolean, default=True),
     Flag("packed-cache", "keep packed weights on disk, for faster loads later", choices=("off", "on"), default="off"),
+    Flag(
+        "speculate",
+        "who proposes tokens ahead; auto: as far as it pays",
+        choices=("off", "ngram", "suffix", "auto"),
+        default="off",
+    ),
     Flag("journal", "write every request and plan here, for `octavo replay`", metavar="FILE"),
     Flag("plans-outstanding", "steps planned before the first commits", whole, default=1),
     Flag("task", "auto: encoders embed, all others generate", choices=("auto", "generate", "embed"), default="auto"),

@@ -53,6 +53,9 @@ class DraftSession(Protocol):
         Writes caches at the indices of the step's own rows only: nothing beyond them is reserved.
         """
 
+    def pace(self, rows: int) -> tuple[float, float]:
+        """Seconds that a step of so many rows takes lately, and one row more; zeros while that is not known."""
+
     def view(self, name: str) -> Any:
         """An export as a numpy float32 array [rows, width], valid until the program that writes it runs again."""
 

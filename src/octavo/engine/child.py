@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 
-from octavo.drafters.null import NullDrafter
 from octavo.engine.loop import EngineLoop
 from octavo.engine.parts import open_engine
 from octavo.engine.turns import Alone, SharedTurns, Turns
@@ -54,7 +53,7 @@ class Child:
         if not isinstance(first, Open):
             return GONE
         try:
-            parts = open_engine(first.config, NullDrafter(), self._progress)
+            parts = open_engine(first.config, None, self._progress)
         except Exception as error:
             self._send(Fault.of(error))
             return error.exit_code if isinstance(error, OctavoError) else GONE

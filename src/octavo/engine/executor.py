@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import IO, Protocol
 
 from octavo.config import EngineConfig
-from octavo.drafters.null import NullDrafter
 from octavo.drafters.port import Drafter
 from octavo.engine.loop import EngineLoop
 from octavo.engine.parts import open_engine
@@ -97,7 +96,7 @@ class ThreadEngine:
         progress: ProgressHook = no_progress,
         structures: Structures | None = None,
     ) -> None:
-        parts = open_engine(config, drafter or NullDrafter(), progress, structures)
+        parts = open_engine(config, drafter, progress, structures)
         self.info: ModelInfo = parts.info
         self._structures = parts.structures
         self._sinks = SinkTable()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from octavo.config import EngineConfig
 from octavo.drafters.ahead import AheadDrafter
+from octavo.drafters.kinds import KINDS
 from octavo.drafters.port import Drafter
 from octavo.engine.port import EngineStats, ModelInfo
 from octavo.engine.vocabulary import load_tokenizer
@@ -50,11 +51,12 @@ class EngineParts:
 
 
 def open_engine(
-    config: EngineConfig, drafter: Drafter, progress: Progress, structures: Structures | None = None
+    config: EngineConfig, drafter: Drafter | None, progress: Progress, structures: Structures | None = None
 ) -> EngineParts:
-    """Loads the model, sizes everything. progress: (bytes of weights read, of all). structures: the face's."""
+    """Loads the model, sizes everything. drafter: None for the one that the configuration names. progress: (bytes of
+    weights read, of all). structures: the face's."""
     structures = structures or Structures(lambda: load_tokenizer(config.model))
-    drafter = AheadDrafter(structures, drafter)
+    drafter = AheadDrafter(structures, KINDS[config.speculate]() if drafter is None else drafter)
     runner = Runner.open(config, drafter, progress, structures)
     loaded = runner.loaded
     return EngineParts(runner, _scheduler(config, loaded, drafter), _info(config, loaded), structures)

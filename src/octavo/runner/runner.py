@@ -9,6 +9,7 @@ several launched plans the later ones run when the earlier ones are finished; ru
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,8 +23,8 @@ from octavo.backends import dtype_for, executor_for
 from octavo.backends.port import Executor, Kept, Limits, Session, WeightStream
 from octavo.config import EngineConfig
 from octavo.drafters.null import NullDrafter
-from octavo.drafters.port import Drafter, DraftRow
-from octavo.errors import ConfigError, EngineError, ResourceError, UnsupportedError, UsageError
+from octavo.drafters.port import Drafter, DraftRow, Proposal
+from octavo.errors import ConfigError, ResourceError, UnsupportedError, UsageError
 from octavo.grammar.structures import Structures
 from octavo.model_config import ModelConfig
 from octavo.program.ir import Program
@@ -34,6 +35,7 @@ from octavo.runner import machine, outcome
 from octavo.runner.batch import Header, HeaderWriter
 from octavo.runner.capacity import Demand, num_snapshots, usable_blocks
 from octavo.runner.model import model_config, target_program
+from octavo.runner.pace import Pace
 from octavo.runner.table import Mates, RequestTable
 from octavo.sampling.sampler import Cohort, MaskTime, Sampler
 from octavo.types import KVGroup, digest
@@ -43,6 +45,7 @@ from octavo.weights.kinds import Tensor
 from octavo.weights.match import match, set_aside
 from octavo.weights.stored import OnDisk, read_ahead
 
+_log = logging.getLogger("octavo.runner")
 TARGET = "target"
 LOGITS = "logits"
 Progress = Callable[[int, int], None]  # bytes of weights read, of all
@@ -56,6 +59,11 @@ class Step:
     mates: Mates  # its requests, as they were at launch
     header: Header
     ran: bool = False
+
+    @property
+    def decodes(self) -> bool:
+        """Every row goes on by a token, with its drafts."""
+        return all(row.sample and len(row.token_ids) == row.num_drafts + 1 for row in self.plan.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,8 @@ class Runner:
         self._writers = [HeaderWriter(*sizes) for _ in range(depth)]
         self._draft_writer = HeaderWriter(*sizes)
         keeps_state = any(group.rule == "state" for group in loaded.groups)
+        self._pace = Pace()
+        self._failed = False  # the drafter has: it is not asked again
         self._most = drafter.tail if keeps_state else drafter.max_draft  # drafts of a row
 
     @classmethod
@@ -227,8 +237,11 @@ class Runner:
 
     def _run(self, step: Step) -> None:
         if not step.ran:
+            begun = time.perf_counter()
             self._session.run(TARGET, step.header)
             step.ran = True
+            if step.decodes:
+                self._pace.hear(step.plan.num_tokens, time.perf_counter() - begun)
 
     # ---- drafts
     def _draft(
@@ -241,16 +254,34 @@ class Runner:
             if request is not None and self._drafter.serves(request):
                 seen[number] = DraftRow(request, row, begin, result)
             begin += len(row.token_ids)
-        self._drafter.extend(self, tuple(seen.values()))
         sampled = {number: row for number, row in seen.items() if row.result.token_ids}
-        proposals = self._drafter.propose(self, tuple(sampled.values()))
-        for number, proposal in zip(sampled, proposals, strict=True):
-            if len(proposal.token_ids) > self._drafter.max_draft:
-                raise EngineError(f"the drafter proposed {len(proposal.token_ids)} tokens, more than its max_draft")
-            if proposal.token_ids:
-                drafts, parents = proposal.token_ids[: self._most], proposal.parents[: self._most]
+        for number, proposal in zip(sampled, self._proposals(seen, sampled), strict=True):
+            drafts = self._allowed(proposal.token_ids)
+            if drafts:
+                parents = proposal.parents[: len(drafts)]
                 results[number] = msgspec.structs.replace(results[number], draft_ids=drafts, draft_parents=parents)
         return results
+
+    def _proposals(self, seen: Mapping[int, DraftRow], sampled: Mapping[int, DraftRow]) -> Sequence[Proposal]:
+        """One for each row that sampled. A drafter that fails is never asked again, and that is said once: what it
+        would have proposed changes no text."""
+        if not self._failed:
+            try:
+                self._drafter.extend(self, tuple(seen.values()))
+                return self._drafter.propose(self, tuple(sampled.values()))
+            except Exception:
+                self._failed = True
+                _log.exception("the drafter failed and is not asked again; decoding goes on without it")
+        return [Proposal()] * len(sampled)
+
+    def _allowed(self, drafts: Sequence[int]) -> tuple[int, ...]:
+        """Those that the machine can verify: so many, up to the first that is no token."""
+        size = self.loaded.vocab_size
+        sound = next((place for place, token in enumerate(drafts) if not 0 <= token < size), len(drafts))
+        return tuple(drafts[: min(sound, self._most)])
+
+    def pace(self, rows: int) -> tuple[float, float]:
+        return self._pace.seconds(rows)
 
     def run(self, program: str, rows: Sequence[Row], source_rows: Sequence[int] = ()) -> None:
         """One run of a drafter's program (see DraftSession)."""

@@ -1,0 +1,93 @@
+"""Drafters that look up what comes next in text they have seen: no program, no weights, any model.
+
+A lookup is a file of its own (ngram.py, suffix.py): it takes in the tokens of a request and says what followed the
+last of them before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from octavo.drafters.port import DraftRow, DraftSession, Proposal
+from octavo.drafters.worth import Worth
+from octavo.program.ir import Program, Weight
+from octavo.request import Request
+from octavo.weights.kinds import Tensor
+
+MOST = 8  # drafts of a row
+TAKEN = 2048  # tokens that one step takes in of a request, so that a long prompt delays no one
+
+
+class Lookup(Protocol):
+    """Of one request."""
+
+    def add(self, token: int) -> None: ...
+    def follow(self, most: int) -> Sequence[int]:
+        """What followed the last tokens where they stood before, at most so many."""
+
+
+class Shelf(Protocol):
+    """Makes lookups, and may keep the text of requests that have ended."""
+
+    def open(self, request: Request) -> Lookup: ...
+    def close(self, request: Request, lookup: Lookup) -> None: ...
+
+
+class TextDrafter:
+    """hit_backoff 0: what the prefix cache gave was never in a row, and is read off the request."""
+
+    programs: Mapping[str, Program] = {}
+    taps: tuple[str, ...] = ()
+    max_draft = MOST
+    tail = 0
+    hit_backoff = 0
+
+    def __init__(self, shelf: Shelf, *, adaptive: bool = True) -> None:
+        """adaptive: as many drafts as are worth their rows (worth.py), else as many as there are."""
+        self._shelf = shelf
+        self._worth = Worth(MOST, adaptive=adaptive)
+        self._open: dict[str, tuple[Request, Lookup, int]] = {}  # and how many of its tokens were taken in
+
+    def tensor(self, weight: Weight) -> Tensor | None:
+        return None
+
+    def serves(self, request: Request) -> bool:
+        return request.params.speculate and not request.whole
+
+    def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
+        for row in rows:
+            request, sampled = row.request, row.result.token_ids
+            if request.id not in self._open:
+                self._open[request.id] = request, self._shelf.open(request), 0
+            _, lookup, taken = self._open[request.id]
+            known = row.row.start + len(row.row.token_ids) - row.row.num_drafts
+            upto = min(known, taken + TAKEN)
+            for token in request.tokens(taken, upto):
+                lookup.add(token)
+            if upto == known:
+                for token in sampled:
+                    lookup.add(token)
+                upto += len(sampled)
+            self._open[request.id] = request, lookup, max(taken, upto)
+            if sampled:
+                self._worth.hear(request.id, row.row.num_drafts, len(row.result.accepted))
+
+    def propose(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[Proposal]:
+        return [self._proposal(row, len(rows), session) for row in rows]
+
+    def _proposal(self, row: DraftRow, rows: int, session: DraftSession) -> Proposal:
+        request = row.request
+        if row.result.token_ids[-1] in request.eos_ids and not request.params.ignore_eos:
+            return Proposal()
+        _, lookup, taken = self._open[request.id]
+        if taken < request.num_tokens + len(row.result.token_ids):
+            return Proposal()
+        count = self._worth.count(request.id, rows, session)
+        return Proposal(tuple(lookup.follow(count))) if count else Proposal()
+
+    def forget(self, request_id: str) -> None:
+        self._worth.forget(request_id)
+        entry = self._open.pop(request_id, None)
+        if entry is not None:
+            self._shelf.close(entry[0], entry[1])

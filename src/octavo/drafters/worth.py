@@ -1,0 +1,53 @@
+"""How many drafts are worth their rows: as long as the tokens that they promise cost less than a plain step gives.
+
+A step of B rows gives B tokens; one row more costs what the machine's pace says. The i-th draft of a request comes true
+with the chance a^i, a being its acceptance so far. Time enters here alone, and never into what is accepted.
+"""
+
+from __future__ import annotations
+
+from octavo.drafters.port import DraftSession
+
+FIRST_HITS, FIRST_TRIES = 1.5, 2.0  # what a request is believed before it was seen
+KEPT, FADED = 0.85, 0.99  # of what was seen: at each verified step, at each step without drafts
+CAUTION = 1.15  # a draft is to bring so much more than it costs
+
+
+class Worth:
+    """most: drafts of a row. adaptive: False proposes as many as there are, whatever they cost."""
+
+    def __init__(self, most: int, *, adaptive: bool = True) -> None:
+        self._most = most
+        self._adaptive = adaptive
+        self._seen: dict[str, tuple[float, float]] = {}
+
+    def hear(self, request_id: str, drafts: int, accepted: int) -> None:
+        """What became of the drafts of a row."""
+        hits, tries = self._seen.get(request_id, (FIRST_HITS, FIRST_TRIES))
+        if drafts:
+            self._seen[request_id] = KEPT * hits + accepted, KEPT * tries + accepted + (accepted < drafts)
+        else:
+            self._seen[request_id] = (
+                FADED * hits + (1 - FADED) * FIRST_HITS,
+                FADED * tries + (1 - FADED) * FIRST_TRIES,
+            )
+
+    def acceptance(self, request_id: str) -> float:
+        hits, tries = self._seen.get(request_id, (FIRST_HITS, FIRST_TRIES))
+        return min(hits / tries, 0.99) if tries > 0 else 0.0
+
+    def count(self, request_id: str, rows: int, session: DraftSession) -> int:
+        """How many drafts to give a request in a step of `rows` requests."""
+        if not self._adaptive:
+            return self._most
+        plain, row = session.pace(rows)
+        price = CAUTION * row * rows / plain if plain > 0 else 0.0
+        chance = acceptance = self.acceptance(request_id)
+        count = 0
+        while count < self._most and chance > price:
+            count += 1
+            chance *= acceptance
+        return count
+
+    def forget(self, request_id: str) -> None:
+        self._seen.pop(request_id, None)

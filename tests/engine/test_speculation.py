@@ -1,0 +1,67 @@
+"""Lookups in a real engine: the same tokens and log-probabilities with and without; a drafter that fails."""
+
+import logging
+
+import pytest
+from engines import settle
+from tiny_model import VOCAB
+from toy_drafter import ToyDrafter
+
+from octavo import SamplingParams
+from octavo.drafters.kinds import KINDS
+from octavo.drafters.port import Proposal
+
+REPEATED = "one two three four, one two three four, one two three four, one two"
+PROMPTS = [REPEATED, "abc abc abc abc abc", "Hello the man", REPEATED + " three four five six"]
+PARAMS = [
+    SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, logprobs=2, allowed_token_ids=[20, 21, 22]),
+    SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, repetition_penalty=1.05),
+    SamplingParams(temperature=0.8, seed=7, max_tokens=40, logprobs=1, allowed_token_ids=[30, 31]),
+    SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, speculate=False),
+]
+
+
+def said(llm):
+    """The reference's log-probabilities differ in their last bits with who shares a step."""
+    outputs = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
+    native = llm.config.executor == "native"
+    return [(output.outputs[0].token_ids, output.outputs[0].logprobs if native else None) for output in outputs]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "off"])
+@pytest.mark.parametrize("options", [{}, {"max_num_batched_tokens": 13}, {"num_blocks": 24}])
+def test_text_does_not_depend_on_who_proposes(make_llm, kind, options):
+    plain = said(make_llm())
+    llm = make_llm(speculate=kind, **options)
+    assert said(llm) == plain
+    assert said(llm) == plain, "with what is kept of the first time"
+    settle(llm)
+    stats = llm.stats()
+    assert stats.drafts > 0
+    if kind != "auto":
+        assert stats.drafts_accepted > 0
+
+
+class Failing(ToyDrafter):
+    """Proposes what is no token, then raises."""
+
+    def extend(self, session, rows):
+        pass
+
+    def propose(self, session, rows):
+        self.asked = getattr(self, "asked", 0) + 1
+        if self.asked > 6:
+            raise RuntimeError("no more")
+        return [Proposal((VOCAB + 5, -1) if self.asked % 2 else (3, VOCAB))] * len(rows)
+
+
+def test_a_drafter_that_fails_changes_nothing_and_is_reported_once(make_llm, caplog):
+    plain = said(make_llm())
+    drafter = Failing(VOCAB, None)
+    llm = make_llm(drafter=drafter)
+    with caplog.at_level(logging.ERROR, "octavo.runner"):
+        assert said(llm) == plain
+        assert said(llm) == plain
+    assert drafter.asked == 7
+    assert sum("drafter failed" in record.message for record in caplog.records) == 1
+    settle(llm)
