@@ -53,6 +53,7 @@ class Generation(msgspec.Struct, kw_only=True):
     return_token_ids: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    speculate: bool = True
     structured_outputs: Any = None
 
     @property
@@ -138,6 +139,7 @@ def sampling_params(body: Generation, *, max_tokens: int | None, logprobs: int |
         logit_bias=body.logit_bias,  # type: ignore[arg-type]  # keys become integers, or an error that names the field
         allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
         skip_special_tokens=body.skip_special_tokens,
+        speculate=body.speculate,
         structure=read_structure(body.response_format, body.structured_outputs),
         thinking_budget=over.get("thinking_budget"),
     )
