@@ -163,6 +163,7 @@ SERVE_FLAGS: tuple[Flag, ...] = (
     Flag("max-key-requests", "requests that one API key may have open at once (default: any number)", whole),
     Flag("log-format", "a line a request on stderr, or none", choices=("text", "json", "off"), default="text"),
     Flag("metrics-alias", "names of another engine beside ours at /metrics", choices=("vllm",)),
+    Flag("otel", "send spans of requests to OTEL_EXPORTER_OTLP_ENDPOINT (extra octavo[otel])", boolean, default=False),
     Flag("keep-prompts", "keep prompts for `octavo explain --request`", boolean, default=False),
 )
 

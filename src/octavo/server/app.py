@@ -56,15 +56,18 @@ from octavo.server.page import FILES, Page
 from octavo.server.port import TextEngine
 from octavo.server.seat import Seat
 from octavo.server.serving import bind, run
+from octavo.server.spans import Spans, spans
 from octavo.server.state import ServerState
 
 Announce = Callable[[str], None]
 
 
-def create_app(served: TextEngine | Models, config: ServerConfig, state: ServerState | None = None) -> Starlette:
+def create_app(
+    served: TextEngine | Models, config: ServerConfig, state: ServerState | None = None, traced: Spans | None = None
+) -> Starlette:
     """The ASGI application over an engine that runs already, or over several models."""
     models = served if isinstance(served, Models) else Models.of(served)
-    observer = Observer(keep_prompts=config.keep_prompts)
+    observer = Observer(keep_prompts=config.keep_prompts, spans=traced)
     service = Service(models, config, state or ServerState(), Admission(config), observer)
     reads, insight = Reads(service), Insight(service)
 
@@ -202,6 +205,7 @@ def serve(
     keep_prompts: bool = False,
     metrics_alias: Alias | None = None,
     log_format: LogFormat = "text",
+    otel: bool = False,
     fleet: FleetConfig,
     progress: ProgressHook = no_progress,
     loaded: Callable[[ModelInfo], None] | None = None,
@@ -226,7 +230,7 @@ def serve(
         metrics_alias=metrics_alias,
         environ=os.environ,
     )
-    with bind(config) as listener:
+    with bind(config) as listener, logbook(log_format), spans(otel) as traced:
         models = fleet.models(engines)
         llm = models.open_first(progress)
         if loaded is not None:
@@ -237,5 +241,4 @@ def serve(
             models.begin()
             announce(line)
 
-        with logbook(log_format):
-            return run(create_app(models, config, state), models, config, state, listener, listening)
+        return run(create_app(models, config, state, traced), models, config, state, listener, listening)

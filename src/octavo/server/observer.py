@@ -20,8 +20,10 @@ from octavo.engine.port import EngineStats, ModelInfo
 from octavo.errors import OctavoError
 from octavo.request import SamplingParams, Structure
 from octavo.server import logbook
+from octavo.server.exchange import headers_of
 from octavo.server.port import TextEngine
 from octavo.server.records import KEPT_TOKENS, Prompted, Record, Records
+from octavo.server.spans import NoSpans, Spans
 from octavo.server.tally import ModelTally, Tally
 from octavo.text.tokenizer import Tokenizer
 
@@ -29,12 +31,13 @@ GONE = 499  # the client left before its answer began
 
 
 class Observer:
-    """keep_prompts: records hold the prompts as the models got them."""
+    """keep_prompts: records hold the prompts as the models got them. spans: whom requests that end are told to."""
 
-    def __init__(self, *, keep_prompts: bool = False) -> None:
+    def __init__(self, *, keep_prompts: bool = False, spans: Spans | None = None) -> None:
         self.tally = Tally()
         self.records = Records()
         self._keep_prompts = keep_prompts
+        self._spans = spans or NoSpans()
 
     def engine(self, llm: TextEngine, scope: Scope) -> Observed:
         """The engine as one request uses it, which is shown from now on."""
@@ -54,6 +57,7 @@ class Observer:
         self.tally.answered(record.route, record.method, record.status, record.seconds)
         self.records.end(record)
         logbook.note(record)
+        self._spans.note(record, headers_of(scope))
 
 
 class Watch:
