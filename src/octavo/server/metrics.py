@@ -78,6 +78,8 @@ VLLM: Mapping[str, tuple[str, ...]] = {
     "octavo_cached_tokens": ("vllm:prefix_cache_hits",),
     "octavo_output_tokens": ("vllm:generation_tokens",),
     "octavo_preemptions": ("vllm:num_preemptions",),
+    "octavo_drafts": ("vllm:spec_decode_num_draft_tokens",),
+    "octavo_drafts_accepted": ("vllm:spec_decode_num_accepted_tokens",),
     "octavo_requests": ("vllm:request_success",),
     "octavo_time_to_first_token_seconds": ("vllm:time_to_first_token_seconds",),
     "octavo_inter_token_seconds": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
