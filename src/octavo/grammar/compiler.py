@@ -16,6 +16,7 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
 from octavo.errors import EngineError, OctavoError, RequestError, UnsupportedError
 from octavo.grammar.forms import FormWriter, slashed
+from octavo.grammar.schemas import reworded
 from octavo.request import Structure
 from octavo.types import Vocabulary
 
@@ -138,7 +139,7 @@ def _refusal(structure: Structure, said: str) -> OctavoError:
 def _grammar(structure: Structure) -> str:
     source = structure.source
     if structure.kind == "json_schema":
-        schema = _schema(source)
+        schema = dict(reworded(_schema(source)))
         return str(llguidance.LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": WHITESPACE}))
     if structure.kind == "regex":
         return str(llguidance.LLMatcher.grammar_from_regex(source))
@@ -174,7 +175,7 @@ def _schema(source: str) -> dict[str, Any]:
 
 
 def _bounded(schema: dict[str, Any], *, lenient: bool) -> dict[str, Any]:
-    return schema | {"x-guidance": {"whitespace_pattern": WHITESPACE, "lenient": lenient}}
+    return dict(reworded(schema)) | {"x-guidance": {"whitespace_pattern": WHITESPACE, "lenient": lenient}}
 
 
 def _lark(kind: str, source: str) -> str:
