@@ -14,7 +14,7 @@ DEV := build/$(if $(filter default,$(origin CXX)),dev,dev-$(notdir $(CXX)))
 SANITIZED := build/sanitize
 CONFIGURE := -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DCMAKE_CXX_COMPILER=$(CXX)
 
-.PHONY: run test lint bench docs native sanitize mutants simulate-long predict fidelity tokenizers peers compare clients page clean
+.PHONY: run test lint bench docs native sanitize mutants simulate-long predict fidelity tokenizers peers compare clients page soak kill fuzz clean
 
 run: $(VENV)/run.stamp
 	@$(BIN)/octavo pull $(MODEL)
@@ -49,6 +49,21 @@ simulate-long: $(VENV)/dev.stamp
 # Predicted step times beside measured ones: figures in docs/planning.md.
 predict: $(VENV)/dev.stamp
 	$(BIN)/python bench/predict.py $(MODEL) --write
+
+# Twice the load that a server can carry, for ten minutes; one key's flood beside another's request. docs/reliability.md.
+soak: $(VENV)/dev.stamp
+	$(BIN)/octavo pull $(MODEL)
+	$(BIN)/python bench/soak.py --model $(MODEL)
+	$(BIN)/python bench/soak.py --model $(MODEL) --flood
+
+# 200 SIGKILLs of engines, servers and clients at random moments.
+kill: $(VENV)/dev.stamp
+	$(BIN)/octavo pull $(MODEL)
+	$(BIN)/python bench/kill.py --model $(MODEL)
+
+# Bodies out of the whole document of the interface, chosen anew each time.
+fuzz: $(VENV)/dev.stamp
+	OCTAVO_FUZZ=1000 $(BIN)/python -m pytest tests/server/test_openapi.py
 
 # Native kernels against the reference in fp32 on three English texts: figures in docs/fidelity.md.
 fidelity: $(VENV)/dev.stamp

@@ -4,6 +4,7 @@ own prompt, again and again, until max_tokens.
 In this process: `install(monkeypatch, machine)`. As the child of a server: `child_command(machine)`.
 """
 
+import struct
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
@@ -25,6 +26,7 @@ from octavo.types import KVGroup
 class Machine:
     """Seconds that a step and each of its tokens take. hang_at: the step that never ends; turn_seconds: the watchdog's
     patience. load_seconds: of a load in ten parts. not_finite: prompts that begin with this token give no numbers.
+    trace: a file that gets when each step ended, as a double of time.perf_counter.
     """
 
     step_seconds: float = 0.0
@@ -33,6 +35,7 @@ class Machine:
     turn_seconds: float = 120.0
     load_seconds: float = 0.0
     not_finite: int | None = None
+    trace: str | None = None
     vocab_size: int = 300
 
 
@@ -43,6 +46,7 @@ class FakeRunner:
         self.machine = machine
         self.known, self.plans, self.begun, self.steps = {}, deque(), {}, 0
         self.gate = lambda: None
+        self._trace = open(machine.trace, "ab", buffering=0) if machine.trace else None  # noqa: SIM115
         self.masks = MaskTime()
 
     def add(self, request):
@@ -65,6 +69,8 @@ class FakeRunner:
             time.sleep(10**6)
         if seconds := machine.step_seconds + machine.token_seconds * plan.num_tokens:
             time.sleep(seconds)
+        if self._trace is not None:
+            self._trace.write(struct.pack("d", time.perf_counter()))
         return StepResult(plan.number, tuple([self._row(row) for row in plan.rows]))
 
     def close(self):

@@ -86,6 +86,10 @@ class ScriptedLLM:
         ids = prepared.prompt_ids
         return EmbeddingOutput(str(request_id), prepared.text, ids, [0.6, 0.0, 0.8, float(len(ids))])
 
+    @property
+    def unfinished(self):
+        return self.opened - self.closed
+
     def stats(self):
         return EngineStats(self.opened - self.closed, 0, 64, 64, 0, 0, 0, 0, 0, 0)
 

@@ -95,7 +95,7 @@ async def refusal(awaitable):
 
 async def test_loads_on_demand_and_stays(fleet):
     many = fleet(1, 1, aliases={"fast": "b"})
-    many.models.open_first()
+    await many.models.open_first()
     assert many.log == ["+a"]
     assert [await many.once(name) for name in ("default", "a", "b", "fast")] == ["a", "a", "b", "b"]
     assert many.log == ["+a", "+b"]
@@ -247,8 +247,7 @@ async def test_idle_models_are_unloaded(fleet):
 
 async def test_what_nobody_ever_asks_for_is_idle_too(fleet):
     many = fleet(4, 4, idle_seconds=0.02)
-    many.models.open_first()
-    many.models.begin()
+    await many.models.open_first()
     await many.until(["+a", "-a"])
 
 
@@ -291,7 +290,7 @@ def test_engines_take_turns_where_cores_are_too_few(monkeypatch, threads, shared
 
 
 @pytest.fixture
-def served(tokenizer, template):
+async def served(tokenizer, template):
     """The app over two scripted models, of which the first is loaded."""
     made = []
 
@@ -306,7 +305,7 @@ def served(tokenizer, template):
         [ServedModel(name, lambda progress, name=name: scripted(name), 1, 128) for name in ("a", "b")],
         aliases={"fast": "b"},
     )
-    models.open_first()
+    await models.open_first()
     transport = httpx2.ASGITransport(app=create_app(models, ServerConfig(port=0)))
     return httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1"), made
 

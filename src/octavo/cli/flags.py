@@ -158,6 +158,7 @@ SERVE_FLAGS: tuple[Flag, ...] = (
         "NAME",
         default=(),
     ),
+    Flag("admin-socket", "unix socket for the operator: list and abort requests, drain, unload", metavar="PATH"),
     Flag("max-queued-requests", "sequences that may wait (default: 4 x --max-num-seqs, at least 64)", whole),
     Flag("max-queued-tokens", "prompt tokens that may wait (default: what a minute computes, as measured)", whole),
     Flag("max-key-requests", "requests that one API key may have open at once (default: any number)", whole),

@@ -40,12 +40,15 @@ class Course:
 
     def take(self, delta: TokenDelta, kept: int) -> None:
         """kept: how many of the delta's tokens belong to the output."""
-        self.computed = max(self.computed, delta.computed)
-        self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
+        if delta.computed > self.computed:
+            self.computed = delta.computed
+        if delta.cached_tokens > self.cached_tokens:
+            self.cached_tokens = delta.cached_tokens
         if kept:
             now = time.monotonic()
             if self.latest:
-                self.longest_gap = max(self.longest_gap, now - self.latest)
+                if now - self.latest > self.longest_gap:
+                    self.longest_gap = now - self.latest
             else:
                 self.first, self.queued = now, delta.queued
             self.latest = now

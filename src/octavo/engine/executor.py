@@ -57,6 +57,9 @@ class SinkTable:
         self._lock = threading.Lock()
         self.error: OctavoError | None = None  # the first cause, latched
 
+    def __len__(self) -> int:
+        return len(self._sinks)
+
     def put(self, request_id: str, sink: Sink) -> None:
         with self._lock:
             if self.error is not None:
@@ -111,6 +114,10 @@ class ThreadEngine:
     def error(self) -> OctavoError | None:
         """Why the engine has stopped; None while it serves."""
         return self._sinks.error
+
+    @property
+    def unfinished(self) -> int:
+        return len(self._sinks)
 
     def submit(self, request: Request, sink: Sink) -> None:
         self._structures.ready(request)
@@ -185,6 +192,10 @@ class ProcessEngine:
     def error(self) -> OctavoError | None:
         """Why the engine has stopped; None while it serves."""
         return self._sinks.error
+
+    @property
+    def unfinished(self) -> int:
+        return len(self._sinks)
 
     @property
     def pid(self) -> int:
@@ -273,7 +284,9 @@ class ProcessEngine:
 
 
 class LiveEngine(Engine, Protocol):
-    """The engine's port with the cause of its end."""
+    """The engine's port with the cause of its end, and how many of its requests have not ended."""
 
     @property
     def error(self) -> OctavoError | None: ...
+    @property
+    def unfinished(self) -> int: ...

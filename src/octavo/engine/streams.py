@@ -28,6 +28,8 @@ from octavo.request import Request, SamplingParams, Structure, TokenDelta
 from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
 
+HANDFUL = 4096  # deltas that are handed out in one go; some milliseconds
+
 
 class AsyncLLM:
     """One model behind streams. process: the engine is a child process; its death ends every stream with an error.
@@ -169,6 +171,11 @@ class AsyncLLM:
     def stats(self) -> EngineStats:
         return self._engine.stats()
 
+    @property
+    def unfinished(self) -> int:
+        """Sequences that the engine was given and has not ended."""
+        return self._engine.unfinished
+
     def close(self) -> None:
         """Ends every stream and frees everything. Idempotent; blocks until the engine has stopped."""
         self._engine.close()
@@ -240,7 +247,11 @@ class Post:
                 self.loop.call_soon_threadsafe(self._hand_out)
 
     def _hand_out(self) -> None:
+        """A handful at a time: whatever comes meanwhile, the loop goes round."""
         self._woken = False
-        while self._sacks:
+        for _ in range(min(len(self._sacks), HANDFUL)):
             mailbox, delta = self._sacks.popleft()
             mailbox.take(delta)
+        if self._sacks and not self._woken:
+            self._woken = True
+            self.loop.call_soon(self._hand_out)

@@ -17,6 +17,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -31,6 +33,8 @@ import octavo
 from octavo.config import EngineConfig
 from octavo.engine.executor import ProgressHook, no_progress
 from octavo.engine.port import ModelInfo
+from octavo.server import openapi
+from octavo.server.admin import bound_admin, create_admin
 from octavo.server.admission import Admission
 from octavo.server.anthropic.endpoint import CountEndpoint, MessagesEndpoint
 from octavo.server.config import ServerConfig
@@ -55,7 +59,7 @@ from octavo.server.own.tokens import DetokenizeEndpoint, TokenizeEndpoint, Token
 from octavo.server.page import FILES, Page
 from octavo.server.port import TextEngine
 from octavo.server.seat import Seat
-from octavo.server.serving import bind, run
+from octavo.server.serving import Work, bind, run, serve_operator
 from octavo.server.spans import Spans, spans
 from octavo.server.state import ServerState
 
@@ -97,6 +101,7 @@ def create_app(
         *(Route(path, insight, methods=["GET"]) for path in ("/metrics", "/v1/requests", "/v1/requests/{request}")),
         *(Route(path, reads, methods=["GET"]) for path in ("/health", "/health/live", "/health/ready", "/version")),
     ]
+    routes.append(Route(openapi.PATH, openapi.OpenAPI(routes, config), methods=["GET"]))
 
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -162,8 +167,9 @@ class Reads:
     async def _health(self, exchange: Exchange) -> None:
         """200 while new work is taken, 503 with the reason otherwise. Counts are sums over the models."""
         models = self._service.models
-        fault = self._service.state.fault(models)
-        body: dict[str, Any] = {"status": "ready" if fault is None else "unavailable", "model": models.seats[0].name}
+        fault = self._service.state.fault(models) or self._service.state.stall(models)
+        status = "ready" if fault is None else "unavailable" if models.opening is None else "loading"
+        body: dict[str, Any] = {"status": status, "model": models.seats[0].name}
         if fault is None:
             stats = [llm.stats() for _, llm in models.engines()]
             body["running"] = sum(each.running for each in stats)
@@ -171,7 +177,8 @@ class Reads:
             body["models"] = {seat.name: seat.state for seat in models.seats}
         else:
             body["reason"] = fault
-        await exchange.answer(body, 200 if fault is None else 503)
+            body |= {} if models.opening is None else {"progress": models.opening}
+        await exchange.answer(body, 200 if fault is None else 503, {} if fault is None else {"retry-after": "1"})
 
 
 class _Failure(Response):
@@ -199,6 +206,7 @@ def serve(
     api_key_file: str | None = None,
     insecure_no_auth: bool = False,
     allowed_host: Sequence[str] = (),
+    admin_socket: str | None = None,
     max_queued_requests: int | None = None,
     max_queued_tokens: int | None = None,
     max_key_requests: int | None = None,
@@ -211,9 +219,10 @@ def serve(
     loaded: Callable[[ModelInfo], None] | None = None,
     announce: Announce = _say,
 ) -> int:
-    """`octavo serve`: binds, loads the first model into a child process, serves until a signal; the exit code.
+    """`octavo serve`: listens, loads the first model into a child process, serves until a signal; the exit code.
 
-    What can be refused is refused before the load: the address without a key, the port that is taken, a model that has
+    While it loads, health and listings are answered and all work is refused with 503. What can be refused is refused
+    before the load: the address without a key, the port that is taken, a model that has
     no room. max_queued_requests: by default four times what all models run at once, and 64 at least.
     Raises ConfigError, ResourceError, and what stopped the engine.
     """
@@ -226,19 +235,24 @@ def serve(
         max_queued_requests=max_queued_requests or max(64, 4 * sum(engine.max_num_seqs for engine in engines)),
         max_queued_tokens=max_queued_tokens,
         max_key_requests=max_key_requests,
+        admin_socket=admin_socket,
         keep_prompts=keep_prompts,
         metrics_alias=metrics_alias,
         environ=os.environ,
     )
-    with bind(config) as listener, logbook(log_format), spans(otel) as traced:
-        models = fleet.models(engines)
-        llm = models.open_first(progress)
-        if loaded is not None:
-            loaded(llm.info)
-        state = ServerState()
+    with ExitStack() as life:
+        life.enter_context(logbook(log_format))
+        listener, traced = life.enter_context(bind(config)), life.enter_context(spans(otel))
+        models, state = fleet.models(engines), ServerState()
+        beside: list[Work] = [partial(state.pulse.watch, models.engines)]
+        if config.admin_socket is not None:
+            operator = life.enter_context(bound_admin(config.admin_socket))
+            beside.append(partial(serve_operator, create_admin(models, state), config, operator))
 
-        def listening(line: str) -> None:
-            models.begin()
-            announce(line)
+        async def opened() -> None:
+            llm = await models.open_first(progress)
+            if loaded is not None:
+                loaded(llm.info)
 
-        return run(create_app(models, config, state, traced), models, config, state, listener, listening)
+        app = create_app(models, config, state, traced)
+        return run(app, models, config, state, listener, announce, opened, beside)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 
+from octavo.engine.course import Course
 from octavo.engine.inputs import check_structured
 from octavo.engine.outputs import EmbeddingOutput, PositionLogprobs, StreamDelta
 from octavo.errors import ContextLengthError, EngineError, RequestError, UnsupportedError
@@ -100,7 +102,8 @@ class Call:
     ) -> Generation:
         """cache_key: prefixes are shared within one tenant and one such key. Raises HttpError (429)."""
         self.ticket.weigh(sum(each.n for each in params), sum(len(prompt.ids) for prompt in prompts))
-        return Generation(self, tuple(prompts), tuple(params), cache_salt(self.tenant, cache_key))
+        courses: tuple[list[Course], ...] = tuple([] for _ in prompts)
+        return Generation(self, tuple(prompts), tuple(params), cache_salt(self.tenant, cache_key), courses)
 
     async def embed(self, prompts: Sequence[str | list[int]] | Sequence[str]) -> list[EmbeddingOutput]:
         """One vector a prompt. Raises HttpError (429), and as AsyncLLM.embed does."""
@@ -119,6 +122,16 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefill:
+    """Tokens of all prompts, those found in the cache, those in the cache by now. time_ms: since they were given."""
+
+    total: int
+    cache: int
+    processed: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """Prompts for the engine, each with its parameters, which differ in what fits alone."""
 
@@ -126,6 +139,7 @@ class Generation:
     prompts: tuple[Prompt, ...]
     params: tuple[SamplingParams, ...]
     salt: str
+    courses: tuple[list[Course], ...]  # of the choices of each prompt, once it runs
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Outputs]:
@@ -143,7 +157,21 @@ class Generation:
         prompt, params, call = self.prompts[place], self.params[place], self.call
         if params.max_tokens == 0 and params.prompt_logprobs is None:
             return _nothing(params.n)
-        return call.llm.stream(prompt.ids, params, request_id=call.request_id, tenant=call.tenant, salt=self.salt)
+        courses = self.courses[place]
+        return call.llm.stream(
+            prompt.ids, params, request_id=call.request_id, tenant=call.tenant, salt=self.salt, courses=courses
+        )
+
+    def prefill(self) -> Prefill:
+        """How far the prompts are, as of now."""
+        first = [courses[0] for courses in self.courses if courses]
+        now = time.monotonic()
+        return Prefill(
+            total=sum(len(prompt.ids) for prompt in self.prompts),
+            cache=sum(course.cached_tokens for course in first),
+            processed=sum(min(course.computed, course.prompt_tokens) for course in first),
+            time_ms=int(1000 * (now - min((course.begun for course in first), default=now))),
+        )
 
 
 class Outputs:

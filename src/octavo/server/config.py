@@ -42,6 +42,7 @@ class ServerConfig:
     max_key_requests: int | None = None
     keep_prompts: bool = False
     metrics_alias: Literal["vllm"] | None = None
+    admin_socket: str | None = None
 
     @classmethod
     def of(
@@ -57,6 +58,7 @@ class ServerConfig:
         max_key_requests: int | None = None,
         keep_prompts: bool = False,
         metrics_alias: Literal["vllm"] | None = None,
+        admin_socket: str | None = None,
         environ: Mapping[str, str],
     ) -> ServerConfig:
         """Keys come from a file and from OCTAVO_API_KEY, never from arguments that `ps` shows.
@@ -93,6 +95,7 @@ class ServerConfig:
             max_key_requests=max_key_requests,
             keep_prompts=keep_prompts,
             metrics_alias=metrics_alias,
+            admin_socket=admin_socket,
         )
 
     def tenant(self, key: str) -> str | None:

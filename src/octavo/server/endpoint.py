@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from octavo.errors import OctavoError
@@ -30,7 +31,12 @@ class Service:
 
 
 class Endpoint:
-    """A POST endpoint as an ASGI app. Subclasses write `work`, and `model_name` where a body names it otherwise."""
+    """A POST endpoint as an ASGI app. Subclasses write `work`, and `model_name` where a body names it otherwise.
+
+    shape: of its bodies, for the document of the interface.
+    """
+
+    shape: ClassVar[type[msgspec.Struct] | None] = None
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -52,7 +58,7 @@ class Endpoint:
         except OctavoError as error:
             await exchange.fail(error)
             return
-        with ticket:
+        with ticket, self.service.state.running(exchange):
             try:
                 body = await exchange.read_json()
             except OctavoError as error:

@@ -48,6 +48,8 @@ class Exchange:
         self._send_raw = send
         self._config = config
         self._started = False
+        self._work: asyncio.Future[None] | None = None
+        self._ended: OctavoError | None = None  # by the operator
         self._last_sent = time.monotonic()
 
     async def read_json(self) -> dict[str, Any]:
@@ -115,17 +117,25 @@ class Exchange:
 
     async def until_gone(self, work: Awaitable[None]) -> None:
         """Runs the work; a client that leaves cancels it. Its errors become answers."""
-        task = asyncio.ensure_future(self._guarded(work))
+        task = self._work = asyncio.ensure_future(self._guarded(work))
         gone = asyncio.create_task(self._gone())
         try:
             await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
             await _cancelled(task)
+            if self._ended is not None:
+                await self.fail(self._ended)
         except asyncio.CancelledError:
             await _cancelled(task)
             await self.fail(HttpError(503, "shutting_down", "the server is shutting down"))
             raise
         finally:
             gone.cancel()
+
+    def end(self, error: OctavoError) -> None:
+        """From outside, at any moment: the work stops and this is its answer."""
+        if self._work is not None and not self._work.done():
+            self._ended = error
+            self._work.cancel()
 
     async def _guarded(self, work: Awaitable[None]) -> None:
         try:

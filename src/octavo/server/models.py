@@ -46,6 +46,7 @@ class Models:
         self._budget = budget
         self._idle_seconds = idle_seconds
         self._wait_seconds = wait_seconds
+        self.opening: float | None = None  # how much of the first model is there, while the server only waits for it
         self._door = asyncio.Lock()
         self._taken = 0  # bytes, from before a load until the engine has ended
         self._released = asyncio.Event()
@@ -101,22 +102,34 @@ class Models:
         finally:
             self._release(seat)
 
-    def begin(self) -> None:
-        """In the event loop, once it serves: what is loaded and never asked for is idle from now on."""
-        for seat in self.seats:
-            if seat.llm is not None and not seat.holders:
-                seat.released_at = _now()
-                self._unload_later(seat)
+    async def open_first(self, progress: ProgressHook = no_progress) -> TextEngine:
+        """Loads the first model before any request is taken. Nobody having asked for it, it is idle from then on.
 
-    # ---- from outside the event loop
-    def open_first(self, progress: ProgressHook = no_progress) -> TextEngine:
-        """Loads the first model before anything is served. Raises what its load raises."""
+        Raises what its load raises.
+        """
         seat = self.seats[0]
-        llm = seat.model.load(progress)
-        seat.seat(llm, 0.0)
+
+        def advance(done: int, total: int) -> None:
+            self.opening = seat.progress = done / max(total, 1)
+            progress(done, total)
+
+        self.opening = seat.progress = 0.0
         self._taken += seat.model.need
+        llm = await in_thread(partial(seat.model.load, advance), "octavo-load")
+        seat.seat(llm, _now())
+        self.opening = seat.progress = None
+        self._unload_later(seat)
         return llm
 
+    async def unload(self, name: str) -> bool:
+        """Now, unless a request holds it; whether it is unloaded. Raises HttpError (404)."""
+        seat = self.find(name)
+        async with self._door:
+            if seat.llm is not None and not seat.holders:
+                await self._unload(seat)
+        return seat.llm is None
+
+    # ---- from outside the event loop
     def close(self) -> None:
         """Ends every engine. Blocks until they have stopped."""
         for seat in self.seats:

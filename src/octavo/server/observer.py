@@ -112,6 +112,10 @@ class Observed:
     def error(self) -> OctavoError | None:
         return self._llm.error
 
+    @property
+    def unfinished(self) -> int:
+        return self._llm.unfinished
+
     def check_structure(self, structure: Structure) -> None:
         begun = time.perf_counter()
         try:

@@ -52,3 +52,7 @@ class TextEngine(Living, Protocol):
     ) -> EmbeddingOutput: ...
 
     def stats(self) -> EngineStats: ...
+
+    @property
+    def unfinished(self) -> int:
+        """Sequences that the engine was given and has not ended."""

@@ -58,7 +58,7 @@ class Seat:
     def state(self) -> State:
         if self.alive is not None:
             return "ready"
-        if self.loading is not None:
+        if self.loading is not None or self.progress is not None:
             return "loading"
         return "cold" if self.fault is None and self.llm is None else "failed"
 

@@ -21,6 +21,8 @@ from octavo.server.openai.fields import read
 class MessagesEndpoint(Endpoint):
     """max_tokens is a limit, which may lie beyond what fits: the stop reason tells which of them was met."""
 
+    shape = MessagesRequest
+
     async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         asked = read(body, MessagesRequest, ACCEPTED)
         if asked.max_tokens < 1:
@@ -49,6 +51,8 @@ async def _events(outputs: Outputs, writer: MessageWriter) -> AsyncGenerator[byt
 
 
 class CountEndpoint(Endpoint):
+    shape = CountRequest
+
     async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         asked = chat_request(read(body, CountRequest, ACCEPTED))
         ids = await encoded(call, asked, checked_tools(asked))

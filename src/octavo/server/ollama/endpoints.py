@@ -38,6 +38,8 @@ class OllamaEndpoint(Endpoint):
 
 
 class OllamaChat(OllamaEndpoint):
+    shape = ChatBody
+
     async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         asked = read(body, ChatBody, ACCEPTED)
         if not asked.messages:
@@ -51,6 +53,8 @@ class OllamaChat(OllamaEndpoint):
 
 class OllamaGenerate(OllamaEndpoint):
     """A prompt is one message of a user; it is taken as it stands where `raw` says so or the model has no template."""
+
+    shape = GenerateBody
 
     async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         asked = read(body, GenerateBody, ACCEPTED)
@@ -88,6 +92,8 @@ def _loaded(call: Call) -> dict[str, Any]:
 
 
 class OllamaEmbed(OllamaEndpoint):
+    shape = EmbedBody
+
     async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         asked = read(body, EmbedBody, EMBED_ACCEPTED)
         began = time.perf_counter_ns()
@@ -106,6 +112,8 @@ class OllamaEmbed(OllamaEndpoint):
 
 class OllamaEmbeddings(OllamaEndpoint):
     """The older form, of one text."""
+
+    shape = EmbeddingsBody
 
     async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         asked = read(body, EmbeddingsBody, EMBED_ACCEPTED)

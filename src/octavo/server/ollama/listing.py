@@ -50,6 +50,8 @@ class OllamaReads:
 
 
 class OllamaShow(OllamaEndpoint):
+    shape = ShowBody
+
     async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         read(body, ShowBody, SHOW_ACCEPTED)
         llm = call.llm

@@ -18,13 +18,15 @@ from octavo.text.dialects.dialect import Part, Said
 
 
 class ChatEndpoint(Endpoint):
+    shape = ChatRequest
+
     async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         asked = read(body, ChatRequest)
         conversation = await Conversation.of(call, asked)
         top = chat_logprobs(asked)
         writer = LogprobWriter(call.llm.tokenizer, top or 0)
         style = ChatStyle(writer, conversation, token_ids=asked.return_token_ids, logprobs=top is not None)
-        await Job(conversation.generation, style, asked.stream, asked.told_usage).run(exchange)
+        await Job(conversation.generation, style, asked.stream, asked.told_usage, asked.return_progress).run(exchange)
 
 
 class ChatStyle:

@@ -19,6 +19,8 @@ from octavo.text.tokenizer import Tokenizer
 
 
 class CompletionEndpoint(Endpoint):
+    shape = CompletionRequest
+
     async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         asked = read(body, CompletionRequest)
         check_choices(asked)
@@ -34,7 +36,7 @@ class CompletionEndpoint(Endpoint):
         fitted = [call.fit(params, len(prompt.ids), asked.max_tokens) for prompt in prompts]
         generation = call.generation(prompts, fitted, cache_key=asked.prompt_cache_key)
         style = CompletionStyle(call.llm.tokenizer, asked)
-        await Job(generation, style, asked.stream, asked.told_usage).run(exchange)
+        await Job(generation, style, asked.stream, asked.told_usage, asked.return_progress).run(exchange)
 
 
 def _prompts(call: Call, given: Sequence[str | list[int]]) -> list[Prompt]:

@@ -26,6 +26,8 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
 
 
 class EmbeddingEndpoint(Endpoint):
+    shape = EmbeddingRequest
+
     async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         asked = read(body, EmbeddingRequest)
         if asked.encoding_format not in ("float", "base64"):

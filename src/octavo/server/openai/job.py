@@ -5,20 +5,24 @@ A Style says how the endpoint spells its choices; everything else, usage and str
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from octavo.engine.outputs import StreamDelta
-from octavo.server.call import Choice, Generation, Outputs, Usage
+from octavo.server.call import Choice, Generation, Outputs, Prefill, Usage
 from octavo.server.exchange import Exchange
 from octavo.server.face import event
 from octavo.server.openai.shapes import ToldUsage
 from octavo.server.port import TextEngine
+
+PROGRESS_SECONDS = 0.25  # between two words on how far a prompt is
 
 
 class Style(Protocol):
@@ -42,6 +46,7 @@ class Job:
     style: Style
     stream: bool
     told_usage: ToldUsage
+    told_progress: bool = False
 
     async def run(self, exchange: Exchange) -> None:
         """Answers the exchange. Raises RequestError before anything was sent."""
@@ -62,7 +67,11 @@ class Job:
         usage: dict[str, Any] = {} if self.told_usage == "never" else {"usage": None}
         first = True
         async with aclosing(outputs.deltas()) as deltas:
-            async for choice, delta in deltas:
+            async for item in self._with_progress(deltas) if self.told_progress else deltas:
+                if isinstance(item, Prefill):
+                    yield event(head | {"choices": [], "prompt_progress": asdict(item)} | usage)
+                    continue
+                choice, delta = item
                 for shown in self.style.chunks(choice, delta):
                     more = self.style.extras(outputs.choices) if first else {}
                     choice.fresh = first = False
@@ -71,6 +80,28 @@ class Job:
                     yield event(head | more | {"choices": [shown]} | usage)
         if usage:
             yield event(head | {"choices": [], "usage": spelled(outputs.usage)})
+
+    async def _with_progress(
+        self, deltas: AsyncGenerator[tuple[Choice, StreamDelta], None]
+    ) -> AsyncGenerator[tuple[Choice, StreamDelta] | Prefill, None]:
+        """Until the first output, now and then how far the prompts are, where that has changed."""
+        first = asyncio.ensure_future(anext(deltas, None))
+        told = 0
+        try:
+            while not first.done():
+                await asyncio.wait((first,), timeout=PROGRESS_SECONDS)
+                prefill = self.generation.prefill()
+                if prefill.processed > told:
+                    told = prefill.processed
+                    yield prefill
+            if (item := await first) is not None:
+                yield item
+        finally:
+            first.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await first
+        async for item in deltas:
+            yield item
 
     def _head(self, kind: str) -> dict[str, Any]:
         llm = self.generation.call.llm

@@ -51,6 +51,7 @@ class Generation(msgspec.Struct, kw_only=True):
     bad_words: list[str] = msgspec.field(default_factory=list)
     prompt_logprobs: int | None = None
     return_token_ids: bool = False
+    return_progress: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
     speculate: bool = True

@@ -49,6 +49,8 @@ ACCEPTED: Accepted = {"user": lambda value: isinstance(value, str)}
 class RerankEndpoint(Endpoint):
     """Documents in falling order of their scores, equal ones as they came."""
 
+    shape = RerankRequest
+
     async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         asked = read(body, RerankRequest, ACCEPTED)
         texts = [one if isinstance(one, str) else one.text for one in asked.documents]
@@ -69,6 +71,8 @@ class RerankEndpoint(Endpoint):
 
 
 class ScoreEndpoint(Endpoint):
+    shape = ScoreRequest
+
     async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         names, left, right = _sides(read(body, ScoreRequest, ACCEPTED))
         vectors = Vectors(call)

@@ -45,6 +45,8 @@ ACCEPTED: Accepted = {"continue_final_message": lambda value: value is False}
 
 
 class TokenizeEndpoint(Endpoint):
+    shape = TokenizeRequest
+
     async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         asked = read(body, TokenizeRequest, ACCEPTED)
         if (asked.prompt is None) == (asked.messages is None):
@@ -77,6 +79,8 @@ async def _of_messages(call: Call, asked: TokenizeRequest) -> list[int]:
 
 class DetokenizeEndpoint(Endpoint):
     """Special tokens are shown."""
+
+    shape = DetokenizeRequest
 
     async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         asked = read(body, DetokenizeRequest)

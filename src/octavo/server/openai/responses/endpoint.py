@@ -55,6 +55,8 @@ class Turn:
 
 
 class ResponseEndpoint(Endpoint):
+    shape = ResponseRequest
+
     def __init__(self, service: Service, store: ResponseStore) -> None:
         super().__init__(service)
         self._store = store
