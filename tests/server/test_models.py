@@ -157,6 +157,57 @@ async def test_a_wait_for_room_has_an_end(fleet):
     assert await many.once("b") == "b"
 
 
+class Crowd:
+    """Users of one model who overlap, so that somebody always holds it."""
+
+    def __init__(self, many, name):
+        self.many, self.name, self.served, self.going = many, name, 0, True
+
+    async def user(self):
+        while self.going:
+            async with self.many.held(self.name):
+                self.served += 1
+                for _ in range(4):
+                    await asyncio.sleep(0.001)
+
+    async def __aenter__(self):
+        self.users = []
+        for _ in range(3):
+            self.users.append(asyncio.create_task(self.user()))
+            await asyncio.sleep(0.0015)
+        return self
+
+    async def __aexit__(self, *_):
+        self.going = False
+        await asyncio.gather(*self.users)
+
+
+async def test_a_model_that_is_never_idle_lets_others_pass(fleet, monkeypatch):
+    monkeypatch.setattr(rules, "PATIENCE_SECONDS", 0.03)
+    many = fleet(4, 4, budget=4, wait_seconds=20)
+    async with Crowd(many, "a") as crowd:
+        assert await many.once("b") == "b"
+        assert many.log == ["+a", "-a", "+b"]
+        before = crowd.served
+        while crowd.served == before:
+            await asyncio.sleep(0.001)
+    assert many.log[:4] == ["+a", "-a", "+b", "-b"]
+
+
+async def test_who_stands_back_does_not_wait_for_ever(fleet, monkeypatch):
+    monkeypatch.setattr(rules, "PATIENCE_SECONDS", 0.0)
+    many = fleet(4, 4, budget=4, wait_seconds=20)
+    async with many.held("a"):
+        waiting = asyncio.create_task(many.once("b"))
+        await spin()
+        many.models._wait_seconds = 0.02
+        assert (await refusal(many.once("a"))).code == "model_waits"
+        waiting.cancel()
+        await spin()
+        assert await many.once("a") == "a", "nobody waits for b any more"
+    assert many.log == ["+a"]
+
+
 async def test_a_wait_for_a_load_has_an_end_and_the_load_goes_on(fleet):
     many = fleet(4, 4, wait_seconds=0.02)
     many.loaders[1].gate.clear()

@@ -1,7 +1,8 @@
 """Which engines answer under which names: loaded when they are asked for, unloaded when memory or time says so.
 
 Loads and unloads go one at a time. A model that is held by a request is never unloaded; of the others the one that was
-let go of first makes room.
+let go of first makes room. Where all are held, one that has waited long enough goes first: new requests for the loaded
+ones stand back until it is there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from octavo.server.seat import Seat, ServedModel
 _log = logging.getLogger("octavo.server")
 ALIAS = "default"  # names the first model, whatever it is
 RETRY_SECONDS = 5.0  # between two loads of a model that fails
+PATIENCE_SECONDS = 5.0  # that a model waits for room before others stand back
 
 
 class Models:
@@ -50,6 +52,9 @@ class Models:
         self._door = asyncio.Lock()
         self._taken = 0  # bytes, from before a load until the engine has ended
         self._released = asyncio.Event()
+        self._waits: tuple[Seat, float] | None = None  # for room, since when
+        self._loaded = asyncio.Event()  # or given up: set while none waits
+        self._loaded.set()
         self._tasks: set[asyncio.Task[None]] = set()  # kept from being collected
         self._closing: set[asyncio.Task[None]] = set()  # of them, engines that died
 
@@ -94,6 +99,7 @@ class Models:
         while models that are in use leave no room for it, and after a load that failed.
         """
         seat = self.find(name)
+        await self._stand_back(seat)
         seat.holders += 1
         if seat.timer is not None:
             seat.timer.cancel()
@@ -154,6 +160,18 @@ class Models:
             raise _failed(seat, RETRY_SECONDS)
         return seat.alive
 
+    async def _stand_back(self, seat: Seat) -> None:
+        """Waits while another model, for which there is no room, has waited for longer. Raises HttpError (503)."""
+        if self._waits is None or self._waits[0] is seat or seat.llm is None:
+            return
+        if _now() - self._waits[1] < PATIENCE_SECONDS:
+            return
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                await self._loaded.wait()
+        except TimeoutError:
+            raise _waiting(seat) from None
+
     def _release(self, seat: Seat) -> None:
         seat.holders -= 1
         seat.released_at = _now()
@@ -187,6 +205,7 @@ class Models:
                     await self._fill(seat)
         finally:
             seat.loading, seat.progress = None, None
+            self._loaded.set()
 
     async def _fill(self, seat: Seat) -> None:
         seat.progress = 0.0
@@ -203,17 +222,23 @@ class Models:
 
     async def _make_room(self, seat: Seat) -> bool:
         """Unloads what must go, once nobody holds it; False when nobody waits for the model any more."""
-        while seat.holders and self._budget is not None and self._taken + seat.model.need > self._budget:
-            if self._closing:
-                await asyncio.wait(self._closing)
-                continue
-            idle = [other for other in self.seats if other.llm is not None and not other.holders]
-            if idle:
-                await self._unload(min(idle, key=lambda other: other.released_at))
-                continue
-            self._released.clear()
-            await self._released.wait()
-        return seat.holders > 0
+        try:
+            while seat.holders and self._budget is not None and self._taken + seat.model.need > self._budget:
+                if self._closing:
+                    await asyncio.wait(self._closing)
+                    continue
+                idle = [other for other in self.seats if other.llm is not None and not other.holders]
+                if idle:
+                    await self._unload(min(idle, key=lambda other: other.released_at))
+                    continue
+                if self._waits is None:
+                    self._waits = seat, _now()
+                    self._loaded.clear()
+                self._released.clear()
+                await self._released.wait()
+            return seat.holders > 0
+        finally:
+            self._waits = None
 
     async def _unload_idle(self, seat: Seat, since: float) -> None:
         """Unless it was used again while the door was shut."""
