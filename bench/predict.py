@@ -22,7 +22,7 @@ from octavo.cli.machines import of_calibration
 from octavo.config import EngineConfig
 from octavo.runner import machine
 from octavo.runner.calibration import calibrated
-from octavo.runner.measure import Survey, survey
+from octavo.runner.measure import survey
 from octavo.sim.learning import Sample, corrections
 from octavo.sim.steps import StepModel
 
@@ -47,13 +47,6 @@ class Point:
         return self.predicted / self.measured - 1
 
 
-def samples(found: Survey) -> list[Sample]:
-    return [
-        Sample(found.program, shape, [reading.seconds for reading in phase.operators])
-        for shape, phase in zip(found.shapes, found.phases, strict=True)
-    ]
-
-
 def points(models: list[str]) -> list[Point]:
     """Corrections come from all the models together."""
     isa, _ = choose_isa(None)
@@ -63,22 +56,22 @@ def points(models: list[str]) -> list[Point]:
     fitted, tested = [], []
     for model in models:
         config = EngineConfig(model=model, executor="native", threads=threads)
-        found = survey(config, (*DECODES, *GRID), (*PROMPTS, *GRID_PROMPTS), calibration, lambda done, total: None)
+        found = survey(config, (*DECODES, *GRID), (*PROMPTS, *GRID_PROMPTS), lambda done, total: None)
         prompts = len(DECODES) + len(GRID)
         fit = {*range(len(DECODES)), *range(prompts, prompts + len(PROMPTS))}
-        every = samples(found)
-        fitted += [every[number] for number in sorted(fit)]
-        tested.append((model, found, [number for number in range(len(every)) if number not in fit]))
+        for number, step in enumerate(found.steps):
+            if number in fit:
+                fitted.append(Sample(found.program, step.shape, step.operators))
+            else:
+                tested.append((model, found, step))
     learnt = replace(bare, corrections=corrections(bare, fitted))
     out = []
-    for model, found, numbers in tested:
-        steps = StepModel(found.program, learnt)
-        for number in numbers:
-            shape = found.shapes[number]
-            decode = shape.tokens == shape.requests and shape.contexts[0] > 0
-            what = f"{shape.requests} after {shape.contexts[0]:,}" if decode else f"prompt of {shape.tokens:,}"
-            taken = found.phases[number].step_seconds
-            out.append(Point(Path(model).stem, what, 1e3 * steps.seconds(shape), 1e3 * taken))
+    for model, found, step in tested:
+        shape = step.shape
+        decode = shape.tokens == shape.requests and shape.contexts[0] > 0
+        what = f"{shape.requests} after {shape.contexts[0]:,}" if decode else f"prompt of {shape.tokens:,}"
+        predicted = StepModel(found.program, learnt).seconds(shape)
+        out.append(Point(Path(model).stem, what, 1e3 * predicted, 1e3 * step.step_seconds))
     return out
 
 

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     for model in args.model:
         config = EngineConfig(model=model, executor="native", threads=threads)
         with progress(f"measuring {model}") as advance:
-            surveys.append(survey(config, DECODES, PROMPTS, calibration, advance))
+            surveys.append(survey(config, DECODES, PROMPTS, advance))
     found = replace(found, corrections=corrections(found, _samples(surveys)), measured=True)
     found = _with_engine(found, surveys, args.model, threads)
     _write(path, found)
@@ -68,11 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _samples(surveys: Sequence[Survey]) -> list[Sample]:
-    return [
-        Sample(each.program, shape, [reading.seconds for reading in phase.operators])
-        for each in surveys
-        for shape, phase in zip(each.shapes, each.phases, strict=True)
-    ]
+    return [Sample(each.program, step.shape, step.operators) for each in surveys for step in each.steps]
 
 
 def _with_engine(found: MachineModel, surveys: Sequence[Survey], models: Sequence[str], threads: int) -> MachineModel:

@@ -30,6 +30,7 @@ from octavo.types import StepShape
 
 FILL = 0x3C  # of every cache byte: 0.0115 as bf16, 60 as an integer
 BURSTS, BURST_SECONDS = 5, 0.3
+SURVEY_ROUNDS, SURVEY_RUNS, SURVEY_SECONDS = 2, 2, 0.4
 UNITS = (512, 65536)  # bytes: the smallest and largest piece in which pages are read
 
 
@@ -106,23 +107,31 @@ def measure(config: EngineConfig, workload: Workload, calibration: Calibration, 
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
-    """One model over many shapes of steps, one phase each."""
+class Timed:
+    """Medians of one shape of step: of the whole, hand-off included, and of each operator, in order."""
 
-    loaded: Loaded
+    shape: StepShape
+    step_seconds: float
+    operators: tuple[float, ...]
+
+
+def _seconds(timed: Timed) -> float:
+    return timed.step_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """One model over many shapes of steps."""
+
     program: Program
-    shapes: tuple[StepShape, ...]
-    phases: tuple[Phase, ...]
+    steps: tuple[Timed, ...]
 
 
 def survey(
-    config: EngineConfig,
-    decodes: Sequence[tuple[int, int]],
-    prompts: Sequence[int],
-    calibration: Calibration,
-    progress: Progress,
+    config: EngineConfig, decodes: Sequence[tuple[int, int]], prompts: Sequence[int], progress: Progress
 ) -> Survey:
-    """decodes: (batch, context). prompts: tokens, each in one step. Two seconds a shape. Raises as `measure` does."""
+    """decodes: (batch, context). prompts: tokens, each in one step. A second a shape, in rounds, of which the
+    faster counts: other work on the machine only adds. Raises as `measure` does."""
     if config.executor != "native":
         raise UnsupportedError("operators are timed on the native executor alone", param="executor")
     loads = [Workload(batch, context, 1) for batch, context in decodes] + [Workload(1, 0, tokens) for tokens in prompts]
@@ -131,8 +140,8 @@ def survey(
     with _opened(config, progress) as bench:
         steps = [bench.decode_step(load) for load in loads[: len(decodes)]]
         steps += [bench.prompt_steps(load, load.prompt)[0] for load in loads[len(decodes) :]]
-        phases = tuple(bench.phase(str(number), [step], calibration) for number, step in enumerate(steps))
-        return Survey(bench.loaded, bench.program, tuple(shape for shape, _ in steps), phases)
+        rounds = [[bench.timed(step) for step in steps] for _ in range(SURVEY_ROUNDS)]
+        return Survey(bench.program, tuple(min(same, key=_seconds) for same in zip(*rounds, strict=True)))
 
 
 @contextmanager
@@ -207,6 +216,19 @@ class Workbench:
         roofs = meter.roofs()
         found = tuple(readings(self.program, shapes, seconds, roofs))
         return Phase(name, sum(s.tokens for s in shapes), len(walls), statistics.median(walls), found, roofs)
+
+    def timed(self, step: Step) -> Timed:
+        """Of a short step many runs, the first for the caches alone; of a long one SURVEY_RUNS."""
+        headers = [self._header(step[1])]
+        runs = [self._run(headers)]
+        if runs[0][0] < SURVEY_SECONDS:
+            runs.clear()
+        end = time.perf_counter() + SURVEY_SECONDS
+        while len(runs) < SURVEY_RUNS or time.perf_counter() < end:
+            runs.append(self._run(headers))
+        columns = zip(*(each for _, each in runs), strict=True)
+        seconds = tuple(statistics.median(column) for column in columns)
+        return Timed(step[0], statistics.median(wall for wall, _ in runs), seconds)
 
     def _run(self, headers: Sequence[Header]) -> tuple[float, list[float]]:
         """Seconds of all the steps, and of each operator."""
