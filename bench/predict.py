@@ -90,7 +90,7 @@ def plot(found: list[Point]) -> str:
     }
     across, up = charts.Axis("measured, ms", log=True), charts.Axis("predicted, ms", log=True)
     line = [(low * (high / low) ** (n / 60), low * (high / low) ** (n / 60)) for n in range(61)]
-    return charts.lines("Predicted and measured", series | {"equal": line}, across, up, dots=True)
+    return charts.lines("Predicted and measured", series | {"equal": line}, across, up, dots=series)
 
 
 def main() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 720, 380
-LEFT, RIGHT, TOP, BOTTOM = 68, 24, 44, 52
+LEFT, RIGHT, TOP, BOTTOM = 68, 24, 44, 66
 COLOURS = ("#3b82d6", "#e0762c", "#2f9e6e", "#c94f7c", "#8a63d2", "#b8860b", "#1fa3b5", "#8c8c8c")
 _STYLE = """
 :root { --ink: #24292f; --soft: #57606a; --line: #d8dee4; --page: #ffffff; --panel: #f6f8fa }
@@ -74,9 +74,14 @@ class _Scale:
 
 
 def lines(
-    title: str, series: Mapping[str, Sequence[tuple[float, float]]], x: Axis, y: Axis, *, dots: bool = False
+    title: str,
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    x: Axis,
+    y: Axis,
+    *,
+    dots: Collection[str] = (),
 ) -> str:
-    """One chart. dots: a mark on every point, and no line."""
+    """One chart. dots: the series that are marks and no lines."""
     points = [point for each in series.values() for point in each]
     if not points:
         return ""
@@ -97,13 +102,15 @@ def lines(
         at = up.at(tick)
         parts.append(f'<line class="grid" x1="{LEFT}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}"/>')
         parts.append(f'<text class="soft" x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{short(tick)}</text>')
-    parts.append(f'<text class="soft" x="{WIDTH - RIGHT}" y="{HEIGHT - 12}" text-anchor="end">{escape(x.label)}</text>')
+    parts.append(
+        f'<text class="soft" x="{WIDTH - RIGHT}" y="{HEIGHT - BOTTOM + 32}" text-anchor="end">{escape(x.label)}</text>'
+    )
     parts.append(f'<text class="soft" x="{LEFT}" y="{TOP - 10}">{escape(y.label)}</text>')
     legend = float(LEFT)
     for number, (name, each) in enumerate(series.items()):
         colour = COLOURS[number % len(COLOURS)]
         spots = [(across.at(a), up.at(b)) for a, b in each]
-        if dots:
+        if name in dots:
             parts += [
                 f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.6" fill="{colour}" fill-opacity=".75"/>' for a, b in spots
             ]

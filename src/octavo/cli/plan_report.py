@@ -75,7 +75,7 @@ def _roofline(found: Plan) -> str:
             if part.cost.flops and part.seconds
         ]
     across, up = Axis("operations a byte", log=True), Axis("G operations a second", log=True)
-    return charts.lines("Operators under the roof", series, across, up, dots=True)
+    return charts.lines("Operators under the roof", series, across, up, dots=("decode", "prompt"))
 
 
 def _rates(curve: Mapping[tuple[int, int], float]) -> str:

@@ -40,8 +40,8 @@ def render(history: History, found: Summary, title: str, slo: Slo) -> str:
         ("Seconds", charts.grid(("", "mean", *(f"p{p}" for p in PERCENTILES), "most"), rows)),
         ("The service", charts.grid(("", ""), _service(found))),
         ("Requests", charts.lines("Running and waiting", queue, over, Axis("requests"))),
-        ("First tokens", charts.lines("By arrival", first, over, Axis("seconds", log=True), dots=True)),
-        ("Gaps", charts.lines("By arrival", gaps, over, Axis("seconds", log=True), dots=True)),
+        ("First tokens", charts.lines("By arrival", first, over, Axis("seconds", log=True), dots=first)),
+        ("Gaps", charts.lines("By arrival", gaps, over, Axis("seconds", log=True), dots=gaps)),
         ("Distribution", _distribution(history)),
     ]
     return charts.page(title, lead, blocks)

@@ -87,7 +87,7 @@ class StepModel:
         found = [self._part(each, cost, shape, roofs) for each, cost in costs]
         found.sort(key=lambda part: -part.seconds)
         beside = self._beside(shape)
-        return [*found, Part("between steps", 1, beside, beside, "hand-off", Cost())]
+        return [*found, Part("between steps and devices", 1, beside, beside, "hand-off", Cost())]
 
     def least(self, shape: StepShape) -> list[tuple[str, float, float]]:
         """Of each operator, in order: its correction, the size that this goes by, and what the limits ask of it."""
