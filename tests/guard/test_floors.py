@@ -37,6 +37,7 @@ FLOORS = {
     "drafters": 4.1,
     "runner": 4.2,
     "engine": 5,
+    "quantize": 6,
     "server": 6,
     "load": 6,
     "cli": 7,
@@ -154,10 +155,10 @@ def test_rooms_without_torch_and_numpy(package: str):
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_only_the_reference_names_torch():
+def test_torch_is_named_by_the_reference_and_the_quantizers_alone():
     for path in FILES:
         modules = [module for module, _ in imports(ast.parse(path.read_text()), path)]
-        if not str(path.relative_to(SOURCE)).startswith("backends/reference"):
+        if not str(path.relative_to(SOURCE)).startswith(("backends/reference", "quantize")):
             assert not any(module.split(".")[0] == "torch" for module in modules), path
 
 
@@ -171,7 +172,7 @@ def test_light_start(module: str):
 
 def test_no_family_or_scheme_outside_its_rooms():
     families = re.compile(r"\b(mistral|qwen\w*|smollm3|Q[4568]_[01K])\b")
-    allowed = ("models", "weights", "text", "model_config.py", "cli/launch.py")  # the last names a program
+    allowed = ("models", "weights", "text", "quantize", "model_config.py", "cli/launch.py")  # the last names a program
     for path in FILES:
         name = str(path.relative_to(SOURCE))
         if not name.startswith(allowed):

@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "load": ("load", "put a server under load, and report how it answers"),
     "launch": ("launch", "start a coding agent on the served model"),
     "perplexity": ("perplexity", "perplexity of a text, and fidelity against the reference"),
+    "quantize": ("quantize", "write a model again in fewer bits"),
     "doctor": ("doctor", "what this machine offers and whether the build uses it"),
     "completion": ("completion", "print a shell completion script"),
 }

@@ -6,13 +6,12 @@ import argparse
 import json
 from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from octavo.cli import flags
-from octavo.cli.screen import progress, table
+from octavo.cli.screen import progress, read_text, table
 from octavo.engine.fidelity import Fidelity, Scorer, score, summarize, windows
 from octavo.engine.vocabulary import load_tokenizer
-from octavo.errors import BadFileError, MissingFileError, UsageError
+from octavo.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -30,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     context = args.window_context
     if context < 1 or (args.score_tokens is not None and args.score_tokens < 1):
         raise UsageError("perplexity: --window-context and --score-tokens are at least 1")
-    ids = load_tokenizer(args.model).encode(_read(args.text), add_special=True)
+    ids = load_tokenizer(args.model).encode(read_text(args.text), add_special=True)
     cut = windows(ids, context, args.score_tokens)
     with ExitStack() as opened:
         with progress("loading") as advance:
@@ -59,12 +58,3 @@ def fidelity_rows(result: Fidelity, against: str) -> list[tuple[str, str]]:
         ("mean KL (95 % bound)", f"{result.kl:.2e} ({result.kl_bound:.2e})"),
         ("top-1 agreement (95 % bound)", f"{result.top1:.3%} ({result.top1_bound:.3%})"),
     ]
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise BadFileError(f"{path}: not UTF-8 (offset {error.start})", code="bad_text") from None
-    except OSError as error:
-        raise MissingFileError(f"{path}: {error.strerror}") from None

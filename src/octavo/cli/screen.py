@@ -1,4 +1,5 @@
-"""What commands print on the terminal: tables, progress, sizes. Results go to stdout, everything else to stderr."""
+"""What commands print on the terminal: tables, progress, sizes; and the texts that they read. Results go to stdout,
+everything else to stderr."""
 
 from __future__ import annotations
 
@@ -6,12 +7,14 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from octavo.errors import BadFileError, MissingFileError
 from octavo.runner.capacity import Capacity
 from octavo.runner.capacity import size as human
 
-__all__ = ["capacity_table", "console", "human", "load_notes", "progress", "short", "table"]
+__all__ = ["capacity_table", "console", "human", "load_notes", "progress", "read_text", "short", "table"]
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,3 +99,13 @@ def load_notes(info: ModelInfo) -> None:
     """What was ignored or rounded at load, on stderr."""
     for note in info.notes:
         print(f"note: {note}", file=sys.stderr)
+
+
+def read_text(path: str) -> str:
+    """A text that a command is given."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadFileError(f"{path}: not UTF-8 (offset {error.start})", code="bad_text") from None
+    except OSError as error:
+        raise MissingFileError(f"{path}: {error.strerror}") from None

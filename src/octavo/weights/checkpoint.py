@@ -160,6 +160,11 @@ class Checkpoint:
     def read(self, name: str) -> Tensor:
         return self.stored(name).read()
 
+    def raw(self, name: str) -> Any:
+        """The bytes of one tensor of the file, flat uint8; nothing is copied."""
+        file, start = self._source.place(name)
+        return file.bytes[start : start + self._source.headers[name].nbytes]
+
     def rope_factors(self) -> tuple[float, ...]:
         """Divisors of the rotary frequencies, one per pair, where a GGUF file brings them as a tensor; else none."""
         if ROPE_FACTORS not in self.headers or self.format != "gguf":

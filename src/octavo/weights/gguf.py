@@ -44,13 +44,15 @@ LEAST_KEY, LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 8 + 4 + 8
 @dataclass(frozen=True, slots=True)
 class GGUFHeader:
     """metadata: key -> number, bool, string, or a list of those. offsets: tensor name -> first byte in the file.
-    data_start: first byte of the data section; everything before it is header."""
+    data_start: first byte of the data section; everything before it is header. keys: key -> its bytes [begin, end) with
+    type and value."""
 
     version: int
     metadata: dict[str, Any]
     headers: dict[str, TensorHeader]
     offsets: dict[str, int]
     data_start: int
+    keys: dict[str, tuple[int, int]]
 
 
 def parse_gguf(data: Any, name: str) -> GGUFHeader:
@@ -81,18 +83,21 @@ class _Parser:
         tensors = self.count("tensors", LEAST_TENSOR)
         keys = self.count("keys", LEAST_KEY)
         metadata: dict[str, Any] = {}
+        spans: dict[str, tuple[int, int]] = {}
         for _ in range(keys):
             start = self.at
             key = self.string("a key")
             if key in metadata:
                 self.fail("duplicate", f"key {quoted(key)} appears twice", start)
             metadata[key] = self.value(key)
+            spans[key] = start, self.at
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1) or alignment > 1 << 20:
             self.fail("bad_alignment", f"general.alignment is {str(alignment)[:20]}, not a power of two")
-        return self.catalogue(version, metadata, tensors, alignment)
+        headers, offsets, data_start = self.catalogue(tensors, alignment)
+        return GGUFHeader(version, metadata, headers, offsets, data_start, spans)
 
-    def catalogue(self, version: int, metadata: dict[str, Any], tensors: int, alignment: int) -> GGUFHeader:
+    def catalogue(self, tensors: int, alignment: int) -> tuple[dict[str, TensorHeader], dict[str, int], int]:
         headers: dict[str, TensorHeader] = {}
         offsets: dict[str, int] = {}
         for _ in range(tensors):
@@ -116,7 +121,7 @@ class _Parser:
             if data_start + end > self.size:
                 self.fail("bad_offset", f"tensor {quoted(name)} ends {data_start + end - self.size} bytes past the end")
             offsets[name] = data_start + offset
-        return GGUFHeader(version, metadata, headers, offsets, data_start)
+        return headers, offsets, data_start
 
     def tensor(self, name: str) -> tuple[TensorHeader, int]:
         start = self.at

@@ -6,7 +6,7 @@ runs the lowered one through its `parts`, in float32 with rounding exactly where
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from octavo.backends.reference.step import Pages, PageShape, Step, block_bytes
 from octavo.backends.reference.tensors import to_float
 from octavo.config import KVDType
 from octavo.errors import EngineError, UnsupportedError, UsageError
-from octavo.program.ir import Program
+from octavo.program.ir import Op, Program
 from octavo.program.lower import activation_kinds, bind, lower, store_caches
 from octavo.types import CacheTensor, KVGroup, Numerics, kv_storage
 from octavo.weights.kinds import Tensor
@@ -101,8 +101,7 @@ class ReferenceSession:
         self.numerics = _numerics(programs)
         self.exports: dict[str, torch.Tensor] = {}
         shape = PageShape(limits.num_blocks, limits.block_tokens, limits.max_seqs, limits.max_blocks)
-        states = States(_by_name(programs), limits.max_seqs, limits.num_snapshots)
-        self.pages = Pages(_tensors(programs), _groups(programs), shape, states)
+        self.pages = pages(programs, shape, limits.num_snapshots)
         for program in self.programs.values():
             for name, weight in program.weights.items():
                 if name not in self.weights:
@@ -119,15 +118,7 @@ class ReferenceSession:
         if any(group.rule == "state" for group in chosen.groups):
             self.pages.states.begin(step.fields, step.rows)
         values = {**self.exports, **step.fields}
-        for op in chosen.ops:
-            for leaf in op.parts or (op,):
-                ins = [values[name] for name in leaf.ins if not _is_token(chosen, name)]
-                weights = [self.weights[name] for name in leaf.weights]
-                result = OPERATORS[leaf.kind](leaf, ins, weights, step, self.pages)
-                if isinstance(result, torch.Tensor):
-                    result = (result,)
-                outs = [name for name in leaf.outs if not _is_token(chosen, name)]
-                values.update(zip(outs, result or (), strict=True))
+        interpret(chosen, values, step, self.pages, self.weights.__getitem__)
         self.exports.update({name: values[name] for name in chosen.exports})
 
     def view(self, name: str) -> Any:
@@ -142,6 +133,39 @@ class ReferenceSession:
     def close(self) -> None:
         self.weights.clear()
         self.exports.clear()
+
+
+def interpret(
+    program: Program,
+    values: dict[str, torch.Tensor],
+    step: Step,
+    pages: Pages,
+    weight: Callable[[str], torch.Tensor],
+    watch: Callable[[Op, Sequence[torch.Tensor]], None] | None = None,
+) -> None:
+    """Runs every operator of one step. values: the header's fields and foreign exports by name; afterwards what still
+    lives. watch: sees each operator and its inputs before its weights are asked for."""
+    last = {name: number for number, op in enumerate(program.ops) for name in op.ins}
+    for number, op in enumerate(program.ops):
+        for leaf in op.parts or (op,):
+            ins = [values[name] for name in leaf.ins if not _is_token(program, name)]
+            if watch is not None:
+                watch(leaf, ins)
+            result = OPERATORS[leaf.kind](leaf, ins, [weight(name) for name in leaf.weights], step, pages)
+            if isinstance(result, torch.Tensor):
+                result = (result,)
+            outs = [name for name in leaf.outs if not _is_token(program, name)]
+            values.update(zip(outs, result or (), strict=True))
+        inside = {name for leaf in op.parts for name in leaf.outs} - {*op.outs}
+        for name in inside | {name for name in op.ins if last[name] == number}:
+            if name not in program.buffers or program.buffers[name].kind == "value":
+                values.pop(name, None)
+
+
+def pages(programs: Mapping[str, Program], shape: PageShape, num_snapshots: int = 0) -> Pages:
+    """The caches of all programs, empty."""
+    states = States(_by_name(programs), shape.max_seqs, num_snapshots)
+    return Pages(_tensors(programs), _groups(programs), shape, states)
 
 
 def _is_token(program: Program, name: str) -> bool:
