@@ -36,6 +36,11 @@ def machine_of(name: str) -> tuple[MachineModel, tuple[str, ...]]:
     return from_file(Path(name)), ()
 
 
+def is_host(name: str, machine: MachineModel) -> bool:
+    """Whether the native kernels run there, which eat integers and keep blocks of 16 tokens."""
+    return name == "this" or machine.measured
+
+
 def this_machine() -> tuple[MachineModel, tuple[str, ...]]:
     """Its roofs, measured in a second or two unless they are kept; nothing of its operators."""
     isa, _ = choose_isa(os.environ.get("OCTAVO_ISA") or None)

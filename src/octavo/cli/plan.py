@@ -15,7 +15,7 @@ from typing import Any
 
 from octavo.cli import plan_report
 from octavo.cli.explain import config_of, load_program
-from octavo.cli.machines import machine_of
+from octavo.cli.machines import is_host, machine_of
 from octavo.cli.screen import console, table
 from octavo.errors import UsageError
 from octavo.model_config import ModelConfig
@@ -71,8 +71,8 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     _check(args)
-    subject = subject_of(args.model, integers=args.machine == "this")
     machine, notes = machine_of(args.machine)
+    subject = subject_of(args.model, integers=is_host(args.machine, machine))
     parallel = parallel_of(args, subject)
     wish = Wish(args.context, args.requests, args.prompt, args.ttft, args.gap, args.batch_tokens)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from octavo.cli import simulate_report
-from octavo.cli.machines import machine_of
+from octavo.cli.machines import is_host, machine_of
 from octavo.cli.plan import Subject, add_machine, parallel_of, subject_of, write
 from octavo.cli.screen import console, table
 from octavo.errors import ConfigError, UsageError
@@ -141,11 +141,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _house(args: argparse.Namespace, machine: MachineModel) -> House:
-    subject = subject_of(args.model, integers=args.machine == "this")
+    subject = subject_of(args.model, integers=is_host(args.machine, machine))
     parallel = parallel_of(args, subject)
     program = subject.program(args.weights, args.kv_dtype)
     memory = memory_of(program, machine, parallel, args.batch_tokens)
-    block = args.block_tokens or (BLOCK if args.machine == "this" else DEVICE_BLOCK)
+    block = args.block_tokens or (BLOCK if is_host(args.machine, machine) else DEVICE_BLOCK)
     each = memory.of_request(block, block) - memory.per_request
     spare = memory.spare * SHARE - memory.per_request * args.max_num_seqs
     blocks = int(spare / each) if each else args.max_num_seqs
