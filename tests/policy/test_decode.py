@@ -76,3 +76,16 @@ def test_a_row_that_was_prepared_is_dropped_when_its_request_gives_way():
         machine.step()
     assert machine.stats.preemptions
     machine.expect()
+
+
+def test_between_two_steps_a_request_has_computed_what_was_planned():
+    machine = Machine(40)
+    machine.add(request("a", 6, max_tokens=20), request("b", 8, max_tokens=9))
+    going_on = 0
+    while machine.scheduler.has_work:
+        machine.step()
+        for each in machine.requests.values():
+            if each.state == "running":
+                going_on += 1
+                assert each.computed == each.planned == each.num_tokens - 1
+    assert going_on > 20
