@@ -66,6 +66,8 @@ class SamplingParams:
     -> sample.
     temperature 0 is greedy. top_k 0 or -1 is off. seed None: one is minted and returned. max_tokens None: what fits.
     `logprobs` n: the chosen token and the n most likely at each position; 0 gives the chosen alone.
+    prompt_logprobs_from: index of the first prompt token whose log-probability is wanted; what stands before it may
+    come from the prefix cache.
     speculate: whether drafts may be proposed, which change speed alone.
     shown_special_ids: special tokens that are text all the same. structure: what the output must be. thinking_budget:
     most tokens of reasoning; then the mark that closes it comes, whatever the model would say. logits_processor: for an
@@ -90,6 +92,7 @@ class SamplingParams:
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    prompt_logprobs_from: int = 0
     logprobs_mode: LogprobsMode = "raw"
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: tuple[int, ...] | None = None
@@ -177,6 +180,7 @@ def _check_ranges(params: SamplingParams) -> None:
     _integer(params, "thinking_budget", 0, 2**31 - 1, optional=True)
     _integer(params, "logprobs", 0, MAX_LOGPROBS, optional=True)
     _integer(params, "prompt_logprobs", 0, MAX_LOGPROBS, optional=True)
+    _integer(params, "prompt_logprobs_from", 0, 2**31 - 1)
     for name in ("include_stop_str_in_output", "ignore_eos", "detokenize", "speculate", "skip_special_tokens"):
         if not isinstance(getattr(params, name), bool):
             raise RequestError(f"{name} must be true or false, not {getattr(params, name)!r}", param=name)
@@ -257,14 +261,21 @@ class Request:
     queued: float = 0.0  # seconds from arrival to its first step
 
     @property
-    def all_rows(self) -> bool:
-        """Needs logits of every prompt row: takes no prefix hit."""
+    def prompt_rows(self) -> bool:
+        """Needs logits of prompt rows."""
         return self.params.prompt_logprobs is not None
 
     @property
-    def reuses(self) -> bool:
-        """Whether what others computed may stand for its first rows."""
-        return not self.all_rows and not self.whole
+    def first_row(self) -> int:
+        """Index of the first prompt row whose logits are needed: that before the first token that is scored."""
+        return max(self.params.prompt_logprobs_from - 1, 0)
+
+    @property
+    def reusable(self) -> int:
+        """How many of its first tokens what others computed may stand for."""
+        if self.whole:
+            return 0
+        return self.first_row if self.prompt_rows else self.num_tokens
 
     @property
     def num_tokens(self) -> int:

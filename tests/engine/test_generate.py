@@ -74,6 +74,19 @@ def test_prompt_logprobs_do_not_depend_on_chunks(shared, make_llm, executor):
     assert all(output.num_cached_tokens == 0 for output in whole)
 
 
+def test_prompt_logprobs_behind_a_cached_prefix_are_those_without(make_llm, executor):
+    llm = make_llm()
+    prompt = PROMPTS[2]
+    whole = llm.generate(prompt, SamplingParams(max_tokens=0, prompt_logprobs=2))[0]
+    for first in (1, 16, 17, 33, len(whole.prompt_token_ids) - 1):
+        part = llm.generate(prompt, SamplingParams(max_tokens=0, prompt_logprobs=2, prompt_logprobs_from=first))[0]
+        assert part.num_cached_tokens == (first - 1) // 16 * 16
+        assert part.prompt_logprobs[:first] == [None] * first
+        same_logprobs(executor, part.prompt_logprobs[first:], whole.prompt_logprobs[first:])
+    with pytest.raises(RequestError, match="prompt_logprobs_from"):
+        llm.generate("abc", SamplingParams(max_tokens=0, prompt_logprobs=0, prompt_logprobs_from=99))
+
+
 def test_prompt_logprobs_are_those_of_generation(shared):
     """The log-probability of a token as prompt equals the one it had when it was generated."""
     first = shared.generate("abc", SamplingParams(temperature=0, max_tokens=6, logprobs=0))[0]

@@ -313,7 +313,7 @@ class FakeExecutor:
     ) -> RowResult | int:
         prompt = len(request.prompt_ids)
         prompt_rows = ()
-        if request.all_rows:
+        if request.prompt_rows:
             first, end = row.start + row.logits_from, min(row.start + known, prompt - 1)
             prompt_rows = tuple(TokenLogprobs(((i + 1, 0.0, 1),)) for i in range(first, end))
         if not row.sample:

@@ -214,6 +214,7 @@ class Simulation:
             stop_token_ids=(rng.randrange(VOCAB),) if rng.random() < 0.2 else (),
             ignore_eos=rng.random() < 0.5,
             prompt_logprobs=0 if rng.random() < 0.1 else None,
+            prompt_logprobs_from=rng.choice((0, 1, rng.randrange(len(prompt)))),
         )
         return Request(
             f"r{self.minted}",
@@ -298,7 +299,8 @@ class Simulation:
     def check_admission(self, case: Case, start: int, restore: int) -> None:
         """I6: what the hit gave is what computing would give. I12: nobody of the same line was overtaken."""
         request, size = case.request, self.block_tokens
-        require(not (request.all_rows and start), "I6", f"{request.id} needs every row and took a hit")
+        needed = request.first_row if request.prompt_rows else start
+        require(start <= needed, "I6", f"{request.id} needs row {needed} and took a hit of {start}")
         if start:
             case.alone.token(request.num_tokens)
         if self.fake.stateful:
@@ -398,7 +400,7 @@ class Simulation:
         if final.finish_reason in ("stop", "length"):
             end = (case.got, final.finish_reason, final.stop_reason)
             require(end == (ids, reason, stop), "I14", f"{request.id}: {end}, alone {(ids, reason, stop)}")
-            rows = list(range(1, len(request.prompt_ids))) if request.all_rows else []
+            rows = list(range(request.first_row + 1, len(request.prompt_ids))) if request.prompt_rows else []
             require(case.prompt_rows == rows, "I14", f"{request.id}: prompt rows {case.prompt_rows}")
 
 

@@ -83,6 +83,12 @@ def test_salt_adapter_and_all_rows_keep_apart(other):
     assert hit(warm(12), 12, **other) == 0
 
 
+def test_a_hit_ends_before_the_first_row_that_is_scored():
+    """The token at index i is scored by the row before it."""
+    for first, blocks in ((0, 0), (1, 0), (4, 0), (5, 1), (8, 1), (9, 2), (11, 2)):
+        assert hit(warm(12), 12, prompt_logprobs=0, prompt_logprobs_from=first) == blocks, first
+
+
 def test_the_name_of_an_adapter_is_not_a_salt():
     ledger = KVLedger(FULL, 33, 4)
     computed(ledger, request("a", 12, adapter="X"))

@@ -29,7 +29,7 @@ PLANTED = {
     "I6 the key forgets the adapter": ("kv", '"adapter", request.adapter', '"adapter", ""'),
     "I6 adapter and salt are not told apart": ("kv", 'self._namespace, "adapter", request.adapter, "salt", request.salt', "self._namespace, request.adapter + request.salt"),
     "I6 the key forgets the parent": ("kv", "self.parent(block) + tokens.tobytes()", "tokens.tobytes()"),
-    "I6 a request that needs all rows takes a hit": ("kv", "if not request.reuses or not self", "if not self"),
+    "I6 a request that needs all rows takes a hit": ("kv", "min(limit, request.reusable)", "limit"),
     "I6 a block is published before its copies are done": ("scheduler", "            firm = entry.copies[0][1] if entry.copies else firm", "            pass"),
     "I6 bad blocks stay in the cache": ("scheduler", "self.ledger.forget(entry.request)", "pass"),
     "I6 what grew from bad blocks stays": ("blocks", "                if key not in doomed:", "                if False:"),

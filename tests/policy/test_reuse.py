@@ -80,6 +80,16 @@ def test_all_rows_are_computed_in_pieces_of_the_logit_budget_and_told_once():
     assert machine.ends["a"].cached_tokens == 0
 
 
+def test_rows_are_told_from_the_first_that_is_scored_and_the_others_come_from_the_cache():
+    machine = Machine(32, tokens=8, logits=3)
+    machine.run(request("cold", 10))
+    machine.run(request("a", 10, prompt_logprobs=0, prompt_logprobs_from=7))
+    told = [row for plan in machine.plans for row in plan.rows if row.request_id == "a" and row.start < 10]
+    assert [(row.start, row.num_logits) for row in told] == [(4, 3), (9, 1)]
+    machine.expect()
+    assert machine.ends["a"].cached_tokens == 4
+
+
 # ---- preemption
 
 

@@ -106,7 +106,9 @@ class ScriptedLLM:
             return TokenDelta(request.id, (), finish_reason="error", stop_reason=self.failure)
         prompt_logprobs = ()
         if step == 0 and params.prompt_logprobs is not None:
-            prompt_logprobs = tuple(self._entries(token, params.prompt_logprobs) for token in request.prompt_ids[1:])
+            prompt_logprobs = tuple(
+                self._entries(token, params.prompt_logprobs) for token in request.prompt_ids[request.first_row + 1 :]
+            )
         if params.max_tokens == 0:
             return TokenDelta(request.id, (), prompt_logprobs=prompt_logprobs, finish_reason="length")
         ids = self.ids_of(request)

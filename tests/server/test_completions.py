@@ -1,6 +1,10 @@
 """/v1/completions: prompts of every kind, echo, log-probabilities of the prompt."""
 
-from scripted import ANSWER
+import pytest
+from scripted import ANSWER, ScriptedLLM
+from tokenizers import Tokenizer as Core
+
+from octavo.text.tokenizer import Tokenizer
 
 
 def test_an_answer(ask, llm):
@@ -122,3 +126,31 @@ def test_unsupported_and_impossible(ask):
         response = ask.text(**fields)
         assert response.status_code == 400 and response.json()["error"]["param"] == param, fields
     assert ask.text(n=2, best_of=2).status_code == 200
+
+
+class TestInfill:
+    @pytest.fixture
+    def llm(self, tokenizer, template, tmp_path):
+        tokenizer._core.save(str(tmp_path / "tokenizer.json"))
+        core = Core.from_file(str(tmp_path / "tokenizer.json"))
+        core.add_special_tokens(["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"])
+        core.save(str(tmp_path / "tokenizer.json"))
+        return ScriptedLLM(Tokenizer.from_files(tmp_path / "tokenizer.json", {"eos_token": "<|im_end|>"}), template)
+
+    def test_text_around_a_gap(self, ask, llm, parsed):
+        body = ask.text(prompt=["a(", ""], suffix=")<|fim_suffix|>").json()
+        assert [choice["text"] for choice in body["choices"]] == [ANSWER, ANSWER]
+        shown = [llm.tokenizer.decode(call["prompt"], skip_special=False) for call in llm.calls]
+        tail = "<|fim_suffix|>)<|fim_suffix|><|fim_middle|>"
+        assert shown == [f"<|fim_prefix|>a({tail}", f"<|fim_prefix|>{tail}"]
+        marks = [llm.tokenizer.encode(mark, parse_special=True)[0] for mark in ("<|fim_prefix|>", "<|fim_suffix|>")]
+        assert [llm.calls[0]["prompt"].count(mark) for mark in marks] == [1, 1]
+        assert set(marks) < set(llm.calls[0]["params"].stop_token_ids)
+        chunks = parsed(ask.text(suffix=")", stream=True))
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == ANSWER
+
+    def test_refusals(self, ask):
+        for fields, param in (({"echo": True}, "echo"), ({"prompt": [5, 6]}, "prompt"), ({"suffix": ["x"]}, "suffix")):
+            response = ask.text(**{"suffix": ")"} | fields)
+            assert response.status_code == 400 and response.json()["error"]["param"] == param
+        assert ask.text(suffix="").status_code == 200

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from openai.types import completion_create_params as text
+from openai.types import decision_create_params as decision
+from openai.types import embedding_create_params as embeddings
+from openai.types.chat import completion_create_params as chat
+from openai.types.responses import response_create_params as response
 
+from octavo.server.openai.decisions.endpoint import DecisionRequest
+from octavo.server.openai.embeddings import EmbeddingRequest
 from octavo.server.openai.fields import IGNORED, UNSUPPORTED
 from octavo.server.openai.responses import shapes as responses
 from octavo.server.openai.responses.shapes import ResponseRequest
@@ -43,3 +50,21 @@ def test_the_lists_of_responses_are_documented():
     ):
         for name in names:
             assert f"`{name}`" in section(title), name
+
+
+@pytest.mark.parametrize(
+    ("declared", "shape"),
+    [
+        (chat.CompletionCreateParamsBase, ChatRequest),
+        (text.CompletionCreateParamsBase, CompletionRequest),
+        (embeddings.EmbeddingCreateParams, EmbeddingRequest),
+        (response.ResponseCreateParamsBase, ResponseRequest),
+        (decision.DecisionCreateParams, DecisionRequest),
+    ],
+)
+def test_every_field_of_the_official_client_has_its_decision(declared, shape):
+    lists = {*IGNORED, *UNSUPPORTED}
+    if shape is ResponseRequest:
+        lists |= {*responses.IGNORED, *responses.UNSUPPORTED}
+    known = {field.encode_name for field in msgspec.structs.fields(shape)}
+    assert set(declared.__annotations__) <= known | lists

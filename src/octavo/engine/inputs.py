@@ -74,6 +74,9 @@ class InputReader:
             raise RequestError("this model embeds, it does not generate text", param="prompt")
         text, ids = self.encode(prompt)
         _check_params(params, self._info.vocab_size)
+        if params.prompt_logprobs_from >= len(ids):
+            message = f"prompt_logprobs_from is below the {len(ids)} tokens of the prompt"
+            raise RequestError(message, param="prompt_logprobs_from")
         self._info.check(len(ids), params.max_tokens)
         processor = params.logits_processor or self._processor
         if processor is not None and self._apart:

@@ -36,8 +36,8 @@ class StreamDelta:
     """What is new of choice `index`. Text may lag behind tokens; ids and log-probabilities come with their text.
 
     logprobs: one per token when asked for. prompt_logprobs: on the first delta of choice 0 when asked for, one per
-    prompt token, None for the first. A finish_reason is on the last delta of each choice; for "error", stop_reason
-    says why. prompt_tokens, cached_tokens: of the whole prompt, the same on every delta.
+    prompt token, None for those before the first that was scored. A finish_reason is on the last delta of each choice;
+    for "error", stop_reason says why. prompt_tokens, cached_tokens: of the whole prompt, the same on every delta.
     """
 
     index: int
@@ -177,7 +177,8 @@ class Transcript:
         return total - self._taken
 
     def _of_prompt(self) -> list[PositionLogprobs | None]:
-        return [None, *(self._named(entry) for entry in self._prompt_logprobs)]
+        nothing = [None] * (self.request.first_row + 1)
+        return [*nothing, *(self._named(entry) for entry in self._prompt_logprobs)]
 
     def _named(self, position: TokenLogprobs) -> PositionLogprobs:
         named: PositionLogprobs = {}

@@ -17,7 +17,7 @@ def advance(entry: Entry, row: Row, token: int, *, prepare: bool) -> TokenDelta 
     prepare: no group needs to be asked for each row."""
     request, holding = entry.request, entry.holding
     computed = row.start + len(row.token_ids)
-    if request.state != "running" or row.num_drafts or not row.sample or entry.copies_end or request.all_rows:
+    if request.state != "running" or row.num_drafts or not row.sample or entry.copies_end or request.prompt_rows:
         return None
     if token in entry.enders or computed + 1 >= request.max_total or computed >= holding.due:
         return None

@@ -141,14 +141,19 @@ class KVLedger:
     def match(self, request: Request) -> int:
         """Blocks of the longest known prefix that every group still has. A hit that covers every token is allowed: the
         last one is computed again without writing. Not so with recurrent state, which would take it in twice."""
-        if not request.reuses or not self.enable_prefix_caching:
+        if not self.enable_prefix_caching or not request.reusable:
             return 0
         keys, known = self.chain(request).keys, request.num_tokens
-        limit = known - 1 - self.hit_backoff if self.hit_backoff or self.states is not None else known
-        length = self._complete(keys, min(len(keys), max(limit, 0) // self.block_tokens))
+        length = self._complete(keys, min(len(keys), self._most(request) // self.block_tokens))
         while length and (missing := self._missing(keys, length, known)) is not None:
             length = missing
         return length
+
+    def _most(self, request: Request) -> int:
+        """Tokens that a hit may cover."""
+        known = request.num_tokens
+        limit = known - 1 - self.hit_backoff if self.hit_backoff or self.states is not None else known
+        return max(min(limit, request.reusable), 0)
 
     def _complete(self, keys: list[bytes], length: int) -> int:
         """Blocks, at most `length`, that every full group has."""
@@ -174,13 +179,12 @@ class KVLedger:
     def awaits(self, request: Request, hit: int) -> bool:
         """Whether the block after the hit (with recurrent state: a snapshot after it) is being computed by another
         request: waiting is cheaper than a twin."""
-        if not request.reuses:
+        if not request.reusable:
             return False
-        keys = self.chain(request).keys
+        keys, useful = self.chain(request).keys, self._most(request) // self.block_tokens
         if self.states is not None:
-            useful = max(request.num_tokens - 1 - self.hit_backoff, 0) // self.block_tokens
             return self.states.awaited(keys[hit:useful])
-        return hit < len(keys) and keys[hit] in self._computing
+        return hit < min(len(keys), useful) and keys[hit] in self._computing
 
     # ---- blocks
 

@@ -245,8 +245,8 @@ class Scheduler:
     def _first_logit(self, entry: Entry, start: int, end: int) -> int:
         """Index of the first token in [start, end), all known ones, whose logits are wanted; end when none are."""
         request = entry.request
-        if request.all_rows and entry.delivered < len(request.prompt_ids):
-            return max(start, entry.delivered)
+        if request.prompt_rows and entry.delivered < len(request.prompt_ids):
+            return max(start, entry.delivered, request.first_row)
         return end - 1 if end < request.max_total else end
 
     def _upto(self, step: Step, start: int, end: int, first: int) -> int:

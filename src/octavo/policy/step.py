@@ -25,7 +25,8 @@ class Entry:
 
     rank: seniority among running requests, smallest first. outstanding: plans that name it. copies, copies_end:
     accepted tree tokens still to be moved, as (source, target), and the index behind the last source. delivered: prompt
-    rows whose logits were returned (all_rows). enders: tokens that may end it. next: the row that decode.py prepared.
+    rows whose logits were returned, if any are needed. enders: tokens that may end it. next: the row that decode.py
+    prepared.
     """
 
     __slots__ = (

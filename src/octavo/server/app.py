@@ -8,7 +8,7 @@ GET  /api/version  /api/tags  /api/ps
 GET  /tokenizer_info
 POST /tokenize  /detokenize  /rerank  /v1/rerank  /score  /v1/score
 POST /api/chat  /api/generate  /api/embed  /api/embeddings  /api/show
-POST /v1/responses
+POST /v1/decisions  /v1/responses
      /v1/responses/{id}  (GET, DELETE)  /v1/responses/{id}/cancel  (POST)  /v1/responses/{id}/input_items  (GET)
 """
 
@@ -52,6 +52,7 @@ from octavo.server.ollama import listing
 from octavo.server.ollama.endpoints import OllamaChat, OllamaEmbed, OllamaEmbeddings, OllamaGenerate
 from octavo.server.openai.chat import ChatEndpoint
 from octavo.server.openai.completions import CompletionEndpoint
+from octavo.server.openai.decisions.endpoint import DecisionEndpoint
 from octavo.server.openai.embeddings import EmbeddingEndpoint
 from octavo.server.openai.responses.endpoint import response_routes
 from octavo.server.own.scores import RerankEndpoint, ScoreEndpoint
@@ -96,6 +97,7 @@ def create_app(
         post("/api/show", listing.OllamaShow(service)),
         *(Route(path, listing.OllamaReads(service), methods=["GET"]) for path in listing.PATHS),
         *response_routes(service),
+        post("/v1/decisions", DecisionEndpoint(service)),
         *(Route(path, reads, methods=["GET"]) for path in ("/v1/models", "/v1/models/{model:path}")),
         *(Route(path, Page(config), methods=["GET"]) for path in FILES),
         *(Route(path, insight, methods=["GET"]) for path in ("/metrics", "/v1/requests", "/v1/requests/{request}")),

@@ -45,11 +45,11 @@ def _content(content: Any, where: str) -> str:
     for place, part in enumerate(content):
         name = f"{where}.content[{place}]"
         kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind != "text":
+        if kind not in ("text", "refusal"):
             raise UnsupportedError(f"{name}: parts of type {kind!r} are not supported, only text", param=name)
-        if not isinstance(part.get("text"), str):
-            raise RequestError(f"{name}.text is a string", param=name)
-        texts.append(part["text"])
+        if not isinstance(part.get(kind), str):
+            raise RequestError(f"{name}.{kind} is a string", param=name)
+        texts.append(part[kind])
     return "\n".join(texts)
 
 

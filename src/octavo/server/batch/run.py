@@ -19,6 +19,7 @@ URLS = (
     "/v1/completions",
     "/v1/embeddings",
     "/v1/responses",
+    "/v1/decisions",
     "/v1/messages",
     "/v1/rerank",
     "/v1/score",

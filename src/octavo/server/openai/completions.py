@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from octavo.engine.outputs import PositionLogprobs, StreamDelta
@@ -15,6 +16,7 @@ from octavo.server.openai.fields import read
 from octavo.server.openai.job import Job
 from octavo.server.openai.logprobs import LogprobWriter, Offsets
 from octavo.server.openai.shapes import CompletionRequest, check_choices, read_prompts, sampling_params
+from octavo.text.infill import Infill
 from octavo.text.tokenizer import Tokenizer
 
 
@@ -32,7 +34,13 @@ class CompletionEndpoint(Endpoint):
             prompt_logprobs=of_prompt,
         )
         await call.check_structure(params, asked.structure_field)
-        prompts = await asyncio.to_thread(_prompts, call, read_prompts(asked.prompt))
+        given = read_prompts(asked.prompt, may_be_empty=bool(asked.suffix))
+        if asked.suffix:
+            infill = Infill(call.llm.tokenizer)
+            params = replace(params, stop_token_ids=(*params.stop_token_ids, *infill.stop_ids))
+            prompts = await asyncio.to_thread(_around, infill, given, asked.suffix)
+        else:
+            prompts = await asyncio.to_thread(_prompts, call, given)
         fitted = [call.fit(params, len(prompt.ids), asked.max_tokens) for prompt in prompts]
         generation = call.generation(prompts, fitted, cache_key=asked.prompt_cache_key)
         style = CompletionStyle(call.llm.tokenizer, asked)
@@ -46,6 +54,13 @@ def _prompts(call: Call, given: Sequence[str | list[int]]) -> list[Prompt]:
         else Prompt(checked_ids(one, call.llm.info.vocab_size))
         for one in given
     ]
+
+
+def _around(infill: Infill, given: Sequence[str | list[int]], suffix: str) -> list[Prompt]:
+    texts = [one for one in given if isinstance(one, str)]
+    if len(texts) < len(given):
+        raise RequestError("prompt: text where there is a suffix, not token ids", param="prompt")
+    return [Prompt(tuple(infill.encode(text, suffix)), text) for text in texts]
 
 
 def checked_ids(ids: Sequence[int], size: int) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 _MESSAGE_FIELDS = frozenset(
     ("role", "content", "name", "tool_calls", "tool_call_id", "refusal", "reasoning_content", "reasoning")
 )
+_ANSWERED = frozenset(("annotations", "parsed"))  # what clients keep of an answer, and send back: nothing to a model
 _PARTS = {"image_url": "images", "input_audio": "audio", "file": "files", "video_url": "videos"}
 
 
@@ -144,7 +145,7 @@ def _check_message(message: Mapping[str, Any], where: str) -> None:
     if role not in ROLES:
         raise RequestError(f"{where}.role is one of {', '.join(ROLES)}, not {role!r}", param=f"{where}.role")
     for name, value in message.items():
-        if name not in _MESSAGE_FIELDS and value is not None:
+        if name not in _MESSAGE_FIELDS and name not in _ANSWERED and value is not None:
             raise RequestError(f"unknown field {where}.{name}", code="unknown_field", param=f"{where}.{name}")
     content = message.get("content")
     if content is None and role not in ("assistant", "tool"):

@@ -33,6 +33,7 @@ IGNORED: dict[str, Callable[[Any], bool]] = {
     "service_tier": one_of("auto", "default"),
     "prediction": _any,
     "prompt_cache_retention": _any,
+    "prompt_cache_options": lambda value: isinstance(value, Mapping) and not value.keys() - {"mode", "ttl"},
     "verbosity": one_of("medium"),
     "modalities": one_of(["text"]),
 }
@@ -43,7 +44,7 @@ UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
     "function_call": one_of("none", "auto"),
     "audio": one_of(),
     "web_search_options": one_of(),
-    "suffix": one_of(""),
+    "moderation": one_of(),
 }
 
 Accepted = Mapping[str, Callable[[Any], bool]]

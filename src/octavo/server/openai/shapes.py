@@ -110,6 +110,7 @@ class ChatRequest(Generation, kw_only=True):
 class CompletionRequest(Generation, kw_only=True):
     prompt: Any
     logprobs: int | None = None
+    suffix: str = ""
     echo: bool = False
     best_of: int | None = None
 
@@ -174,11 +175,13 @@ def check_choices(body: CompletionRequest) -> None:
         raise UnsupportedError("best_of above n is not supported", param="best_of")
     if body.n > 1 and body.stream and body.echo and body.logprobs is not None:
         raise UnsupportedError("a stream with echo and logprobs has one choice", param="n")
+    if body.suffix and body.echo:
+        raise RequestError("echo: not together with suffix, what is filled in stands between the two", param="echo")
     if body.max_tokens == 0 and not body.echo:
         raise RequestError("max_tokens 0 needs echo: true", param="max_tokens")
 
 
-def read_prompts(prompt: Any) -> list[str | list[int]]:
+def read_prompts(prompt: Any, *, may_be_empty: bool = False) -> list[str | list[int]]:
     """One or several prompts, each text or token ids. Raises RequestError."""
     if isinstance(prompt, str) or _is_ids(prompt):
         prompts = [prompt]
@@ -191,7 +194,7 @@ def read_prompts(prompt: Any) -> list[str | list[int]]:
     for one in prompts:
         if not isinstance(one, str) and not _is_ids(one):
             raise RequestError("prompt: text, token ids, or a list of them", param="prompt", code="invalid_type")
-        if not one:
+        if not one and not may_be_empty:
             raise RequestError("prompt is empty", param="prompt")
     return prompts
 

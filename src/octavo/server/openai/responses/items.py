@@ -31,6 +31,11 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(16)}"
 
 
+def read_text(content: Any, where: str) -> str:
+    """Text, or a list of text and JSON parts. Raises RequestError, UnsupportedError that name the part."""
+    return _flat(content, where)
+
+
 def read_items(given: str | Sequence[Mapping[str, Any]], find: Find) -> list[Item]:
     """find: raises for an id that is not kept. Raises RequestError, UnsupportedError that name the item."""
     if isinstance(given, str):
@@ -87,6 +92,8 @@ def _part(part: Any, where: str) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind in _TEXTS:
         return _text(part, _TEXTS[kind], where)
+    if kind == "input_json" and isinstance(part.get("data"), (dict, list)):
+        return json.dumps(part["data"], ensure_ascii=False)
     what = f"{_MEDIA[kind]} are" if kind in _MEDIA else f"parts of type {str(kind)[:64]!r} are"
     raise UnsupportedError(f"{where}: {what} not supported, only text", param=where)
 

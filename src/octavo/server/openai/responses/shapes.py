@@ -21,7 +21,6 @@ MAX_METADATA = 16
 # Beside those of all endpoints (openai/fields.py).
 IGNORED: Accepted = {
     "client_metadata": lambda value: isinstance(value, Mapping),
-    "prompt_cache_options": lambda value: isinstance(value, Mapping) and not value.keys() - {"mode", "ttl"},
     "max_tool_calls": lambda value: isinstance(value, int),  # of tools that run in a server
     "truncation": one_of("disabled"),
 }
@@ -29,7 +28,6 @@ UNSUPPORTED: Accepted = {
     "conversation": one_of(),
     "prompt": one_of(),
     "context_management": one_of([]),
-    "moderation": one_of(),
     "image": one_of(),
     "access_programs": one_of(),
     "background_options": one_of(),
