@@ -56,7 +56,7 @@ def test_the_official_client(live):
         ({"input": ""}, "input"),
         ({"input": []}, "input"),
         ({"input": {"a": 1}}, "input"),
-        ({"input": ["a"] * 33}, "input"),
+        ({"input": ["a"] * 2049}, "input"),
         ({"input": [10**6]}, "input"),
         ({"encoding_format": "hex"}, "encoding_format"),
         ({"dimensions": 0}, "dimensions"),
@@ -68,6 +68,13 @@ def test_the_official_client(live):
 def test_refusals_name_the_field(embed, fields, param):
     response = embed(**fields)
     assert response.status_code == 400 and response.json()["error"]["param"] == param
+
+
+def test_more_inputs_than_run_at_once(embed, llm):
+    texts = [f"{number}" for number in range(100)]
+    body = embed(input=texts).json()
+    assert [entry["index"] for entry in body["data"]] == list(range(100))
+    assert [call["prompt"] for call in llm.calls] == [tuple(llm.tokenizer.encode(text)) for text in texts]
 
 
 def test_too_long_an_input_is_refused_with_the_numbers(embed):

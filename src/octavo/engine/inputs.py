@@ -71,7 +71,7 @@ class InputReader:
         if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > MAX_PRIORITY:
             raise RequestError(f"priority must be a whole number up to {MAX_PRIORITY}", param="priority")
         if self._info.task != "generate":
-            raise RequestError("this model embeds, it does not generate text", param="prompt")
+            raise RequestError("this model embeds, it does not generate text", param="model")
         text, ids = self.encode(prompt)
         _check_params(params, self._info.vocab_size)
         if params.prompt_logprobs_from >= len(ids):
@@ -110,7 +110,7 @@ class InputReader:
     def prepare_embedding(self, prompt: Prompt, request_id: str, *, tenant: str = "", priority: int = 0) -> Prepared:
         """Raises RequestError, ContextLengthError, CapacityError, as `prepare` does."""
         if self._info.task != "embed":
-            raise RequestError("this model generates: load it with task embed", param="task")
+            raise RequestError("this model generates: load it with task embed", param="model")
         text, ids = self.encode(prompt)
         self._info.check(len(ids), 0)
         params, whole = SamplingParams(max_tokens=0), self._info.step_tokens > 0

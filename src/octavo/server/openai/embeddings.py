@@ -17,6 +17,9 @@ from octavo.server.exchange import Exchange
 from octavo.server.openai.fields import read
 from octavo.server.openai.shapes import read_prompts
 
+MAX_INPUTS = 2048
+AT_ONCE = 32  # inputs in the engine
+
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True):
     model: str
@@ -34,8 +37,11 @@ class EmbeddingEndpoint(Endpoint):
             raise RequestError(
                 f"encoding_format is float or base64, not {asked.encoding_format!r}", param="encoding_format"
             )
+        outputs = []
         with naming(prompt="input"):
-            outputs = await call.embed(read_prompts(asked.input))
+            prompts = read_prompts(asked.input, most=MAX_INPUTS)
+            for start in range(0, len(prompts), AT_ONCE):
+                outputs += await call.embed(prompts[start : start + AT_ONCE])
         data = [
             {"object": "embedding", "index": index, "embedding": _spelled(output.embedding, asked)}
             for index, output in enumerate(outputs)

@@ -181,7 +181,7 @@ def check_choices(body: CompletionRequest) -> None:
         raise RequestError("max_tokens 0 needs echo: true", param="max_tokens")
 
 
-def read_prompts(prompt: Any, *, may_be_empty: bool = False) -> list[str | list[int]]:
+def read_prompts(prompt: Any, *, may_be_empty: bool = False, most: int = MAX_PROMPTS) -> list[str | list[int]]:
     """One or several prompts, each text or token ids. Raises RequestError."""
     if isinstance(prompt, str) or _is_ids(prompt):
         prompts = [prompt]
@@ -189,8 +189,8 @@ def read_prompts(prompt: Any, *, may_be_empty: bool = False) -> list[str | list[
         prompts = prompt
     else:
         raise RequestError("prompt: text, token ids, or a list of them", param="prompt", code="invalid_type")
-    if not prompts or len(prompts) > MAX_PROMPTS:
-        raise RequestError(f"prompt: 1 to {MAX_PROMPTS} prompts, not {len(prompts)}", param="prompt")
+    if not prompts or len(prompts) > most:
+        raise RequestError(f"prompt: 1 to {most} prompts, not {len(prompts)}", param="prompt")
     for one in prompts:
         if not isinstance(one, str) and not _is_ids(one):
             raise RequestError("prompt: text, token ids, or a list of them", param="prompt", code="invalid_type")
