@@ -214,7 +214,7 @@ class Simulation:
             stop_token_ids=(rng.randrange(VOCAB),) if rng.random() < 0.2 else (),
             ignore_eos=rng.random() < 0.5,
             prompt_logprobs=0 if rng.random() < 0.1 else None,
-            prompt_logprobs_from=rng.choice((0, 1, rng.randrange(len(prompt)))),
+            prompt_logprobs_from=(0, 1, len(prompt) * 2 // 3)[self.minted % 3],
         )
         return Request(
             f"r{self.minted}",

@@ -79,7 +79,7 @@ PLANTED = {
     "I14 end of text counts before min_tokens": ("outcome", "        if len(output) >= params.min_tokens:", "        if True:"),
     "I14 one token too many": ("outcome", "        if len(output) >= room:", "        if len(output) > room:"),
     "I14 logprobs of tokens after the stop": ("scheduler", "outcome.logprobs[: len(tokens)]", "outcome.logprobs"),
-    "I14 prompt rows are told again after preemption": ("scheduler", "            return max(start, entry.delivered)", "            return start"),
+    "I14 prompt rows are told again after preemption": ("scheduler", "            return max(start, entry.delivered, request.first_row)", "            return max(start, request.first_row)"),
     "I15 the machine is not told of a freed slot": ("scheduler", "        self._freed_slots.append(entry.request.slot)", "        pass"),
     "I16 an ended request is ended again": ("scheduler", '''        if entry is None or entry.request.state == "finished":
             return None

@@ -56,7 +56,20 @@ def bodies(shape, first, prompts, limit="max_tokens"):
     return st.builds(lambda base, more: base | more, sure, fields) | VALUES
 
 
+OPTIONS = st.lists(st.fixed_dictionaries({"value": SCALARS, "label": SCALARS, "description": SCALARS}), max_size=3)
+QUESTIONS = st.lists(
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["predicate", "choice", "score", "x"]), "instructions": st.just("A") | VALUES},
+        optional={"choices": OPTIONS | VALUES, "levels": OPTIONS | VALUES, "name": VALUES},
+    ),
+    max_size=2,
+)
+DECISIONS = st.fixed_dictionaries(
+    {"model": st.just("default"), "input": st.just("A") | ITEMS | VALUES, "questions": QUESTIONS | VALUES}
+)
+
 BODIES = {
+    "/v1/decisions": DECISIONS,
     "/v1/chat/completions": bodies(ChatRequest, "messages", st.just([{"role": "user", "content": "A"}]) | MESSAGES),
     "/v1/responses": bodies(ResponseRequest, "input", st.just("A") | ITEMS | VALUES, "max_output_tokens"),
     "/v1/completions": bodies(CompletionRequest, "prompt", st.just("A") | st.just([65, 66]) | VALUES),
