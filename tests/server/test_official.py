@@ -22,7 +22,7 @@ def test_parse(official, llm):
     answer = official.parse(model="toy/model", messages=MESSAGES, response_format=Place)
     message = answer.choices[0].message
     assert message.parsed == Place(city="Ďáblice") and message.refusal is None
-    assert llm.calls[0]["params"].structure.kind == "json_schema"
+    assert "city" in llm.calls[0]["params"].structure.source
     history = [*MESSAGES, message.to_dict(), *MESSAGES]
     assert official.create(model="toy/model", messages=history).choices[0].message.content == llm.answer
     assert "None" not in llm.tokenizer.decode(llm.calls[-1]["prompt"])

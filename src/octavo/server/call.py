@@ -98,10 +98,17 @@ class Call:
                 await asyncio.to_thread(self.llm.check_structure, params.structure)
 
     def generation(
-        self, prompts: Sequence[Prompt], params: Sequence[SamplingParams], *, cache_key: str = ""
+        self,
+        prompts: Sequence[Prompt],
+        params: Sequence[SamplingParams],
+        *,
+        cache_key: str = "",
+        tokens: int | None = None,
     ) -> Generation:
-        """cache_key: prefixes are shared within one tenant and one such key. Raises HttpError (429)."""
-        self.ticket.weigh(sum(each.n for each in params), sum(len(prompt.ids) for prompt in prompts))
+        """cache_key: prefixes are shared within one tenant and one such key. tokens: to be computed, where prompts
+        share some. Raises HttpError (429)."""
+        tokens = sum(len(prompt.ids) for prompt in prompts) if tokens is None else tokens
+        self.ticket.weigh(sum(each.n for each in params), tokens)
         courses: tuple[list[Course], ...] = tuple([] for _ in prompts)
         return Generation(self, tuple(prompts), tuple(params), cache_salt(self.tenant, cache_key), courses)
 

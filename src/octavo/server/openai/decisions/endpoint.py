@@ -33,6 +33,8 @@ class DecisionRequest(msgspec.Struct, kw_only=True):
 
 
 class DecisionEndpoint(Endpoint):
+    shape = DecisionRequest
+
     async def work(self, exchange: Exchange, body: Mapping[str, Any], call: Call) -> None:
         asked = read(body, DecisionRequest, ACCEPTED)
         questions = read_questions(asked.questions)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from octavo.errors import RequestError
 from octavo.request import SamplingParams
-from octavo.server.call import Call, Choice, Generation, Prompt, cache_salt
+from octavo.server.call import Call, Choice, Prompt
 from octavo.server.openai.decisions.questions import Likely
 
 AT_ONCE = 64  # labels in the engine
@@ -41,7 +41,7 @@ class Scoring:
 
     def __init__(self, call: Call, cache_key: str) -> None:
         self._call = call
-        self._salt = cache_salt(call.tenant, cache_key)
+        self._cache_key = cache_key
         self.spent = Spent()
 
     async def of(self, ballots: Sequence[Ballot]) -> list[list[Likely]]:
@@ -49,12 +49,12 @@ class Scoring:
         wanted = [(ballot, label) for ballot in ballots for label in ballot.labels]
         params = [self._params(ballot, label) for ballot, label in wanted]
         tokens = sum(len(ballot.prompt) + sum(map(len, ballot.labels)) for ballot in ballots)
-        self._call.ticket.weigh(min(len(wanted), AT_ONCE), tokens)
         scores: list[float] = []
         for start in range(0, len(wanted), AT_ONCE):
             part = wanted[start : start + AT_ONCE]
-            prompts = tuple(Prompt((*ballot.prompt, *label)) for ballot, label in part)
-            generation = Generation(self._call, prompts, tuple(params[start : start + AT_ONCE]), self._salt)
+            prompts = [Prompt((*ballot.prompt, *label)) for ballot, label in part]
+            own = params[start : start + AT_ONCE]
+            generation = self._call.generation(prompts, own, cache_key=self._cache_key, tokens=tokens)
             async with generation.running() as outputs:
                 choices = await outputs.finished()
             scores += [_score(choice, label) for choice, (_, label) in zip(choices, part, strict=True)]
