@@ -63,8 +63,11 @@ def test_a_form_comes_after_the_reasoning(llm):
 
 
 @pytest.mark.parametrize("kind", [half_right, tree])
-def test_drafts_change_no_token(llm, path, executor, kind):
-    params = SamplingParams(temperature=1.0, seed=2, max_tokens=40, thinking_budget=7)
+@pytest.mark.parametrize("formed", [False, True])
+def test_t37_drafts_change_no_token_beside_the_marks(llm, path, executor, kind, formed):
+    """Drafts that hold the closing mark, and what may not come after it."""
+    form = after_reasoning(dialect_of(TEMPLATE), "<think>", POINT) if formed else None
+    params = SamplingParams(temperature=1.0, seed=2, max_tokens=40, thinking_budget=7, structure=form)
     prompt = "Hello<think>"
     (want,) = llm.generate(prompt, params, use_tqdm=False)
     script = kind({want.prompt_token_ids: want.outputs[0].token_ids}, 4)
