@@ -48,13 +48,14 @@ class Structure:
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """A limit of reasoning. budget: tokens between its marks. closing: what must come when they are spent. opened: the
-    prompt ends inside it."""
+    """A limit of reasoning. budget: tokens between its marks. closing: what must come when they are spent; again: and
+    when it opens once more. opened: the prompt ends inside it."""
 
     budget: int
     open: str
     close: str
     closing: tuple[int, ...]
+    again: tuple[int, ...]
     opened: bool
 
 

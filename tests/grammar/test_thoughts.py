@@ -12,8 +12,8 @@ def spell(token):
     return {OPEN: b"<think>", CLOSE: b"</think>"}.get(token) or bytes([token])
 
 
-def limit(budget, *, opened=False, closing=(10, CLOSE, 10)):
-    return ThoughtLimit(Thinking(budget, "<think>", "</think>", closing, opened), spell)
+def limit(budget, *, opened=False, closing=(10, CLOSE, 10), again=()):
+    return ThoughtLimit(Thinking(budget, "<think>", "</think>", closing, again or closing, opened), spell)
 
 
 def run(limit, wanted, length=60):
@@ -62,3 +62,10 @@ def test_drafts_leave_no_trace():
     assert one.forced([ord("a"), ord("b"), 10]) == CLOSE and one.forced() is None
     one.accept([ord("a"), ord("b")])
     assert one.ahead() == (10, CLOSE, 10) and one.forced([10, CLOSE, 10]) is None
+
+
+def test_what_opens_again_may_be_closed_otherwise():
+    """The end of what was forced may begin the next opening mark, as channels do."""
+    closing, again = tuple(ids("</think><th")), tuple(ids("</think>END"))
+    said = bytes(run(limit(2, opened=True, closing=closing, again=again), ids("ab" + "." * 11 + "ink>"), 40))
+    assert said.startswith(b"ab</think><think></think>END")

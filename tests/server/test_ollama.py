@@ -157,6 +157,12 @@ def test_formats(chat, llm):
     assert llm.calls[2]["params"].structure is None
 
 
+def test_who_wants_no_thinking_gets_none(chat, llm):
+    for think, budget in ((False, 0), (True, None), ("high", None), (None, None)):
+        assert chat(stream=False, think=think).status_code == 200
+        assert llm.calls[-1]["params"].thinking_budget == budget
+
+
 def test_logprobs(chat):
     whole = chat(stream=False, logprobs=True, top_logprobs=2).json()
     assert len(whole["logprobs"]) == whole["eval_count"] and len(whole["logprobs"][0]["top_logprobs"]) == 2

@@ -14,12 +14,13 @@ from octavo.request import Thinking
 
 class _Place(NamedTuple):
     """spent: tokens of reasoning so far. tail: bytes that a mark may have begun with. at: in the closing tokens, -1
-    while they are not due."""
+    while they are not due. closed: how often they came."""
 
     inside: bool
     spent: int
     tail: bytes
     at: int
+    closed: int = 0
 
 
 class ThoughtLimit:
@@ -27,7 +28,7 @@ class ThoughtLimit:
 
     def __init__(self, thinking: Thinking, spell: Callable[[int], bytes]) -> None:
         self._open, self._close = thinking.open.encode(), thinking.close.encode()
-        self._closing = thinking.closing
+        self._closings = thinking.closing, thinking.again
         self._budget = thinking.budget
         self._spell = spell
         self._place = self._due(_Place(thinking.opened, 0, b"", -1))
@@ -43,22 +44,32 @@ class ThoughtLimit:
         place = self._place
         for token in drafts:
             place = self._after(place, token)
-        return None if place.at < 0 else self._closing[place.at]
+        return None if place.at < 0 else self._closing(place)[place.at]
 
     def ahead(self) -> tuple[int, ...]:
         """All that must come now."""
-        return self._closing[self._place.at :] if self._place.at >= 0 else ()
+        return self._closing(self._place)[self._place.at :] if self._place.at >= 0 else ()
+
+    def _closing(self, place: _Place) -> tuple[int, ...]:
+        return self._closings[min(place.closed, 1)]
 
     def _after(self, place: _Place, token: int) -> _Place:
         if place.at >= 0:
             at = place.at + 1
-            return place._replace(at=at) if at < len(self._closing) else _Place(False, place.spent, b"", -1)
+            if at < len(self._closing(place)):
+                return place._replace(at=at)
+            return _Place(False, place.spent, self._left(place), -1, place.closed + 1)
         spelled = place.tail + self._spell(token)
         mark = self._close if place.inside else self._open
         spent = place.spent + place.inside
         if mark in spelled:
-            return self._due(_Place(not place.inside, spent, b"", -1))
-        return self._due(_Place(place.inside, spent, spelled[-len(mark) :], -1))
+            return self._due(_Place(not place.inside, spent, b"", -1, place.closed))
+        return self._due(_Place(place.inside, spent, spelled[-len(mark) :], -1, place.closed))
+
+    def _left(self, place: _Place) -> bytes:
+        """What stands after the closing mark may begin the next opening one."""
+        spelled = b"".join(map(self._spell, self._closing(place)))
+        return spelled.partition(self._close)[2]
 
     def _due(self, place: _Place) -> _Place:
         return place._replace(at=0) if place.inside and place.spent >= self._budget else place

@@ -42,10 +42,11 @@ def test_marks_and_what_is_forced(name, marks, forced):
     assert limit(D[name], f"Hi{marks[0]}\n").opened and not limit(D[name], f"{marks[0]}{marks[1]}").opened
 
 
-def test_gpt_oss_goes_on_to_its_final_channel():
+def test_gpt_oss_may_call_once_before_its_final_channel():
     found = limit(D["harmony"], "<|start|>assistant")
     assert (found.open, found.close) == ("<|channel|>analysis<|message|>", "<|end|>")
-    assert closing(found) == "<|end|><|start|>assistant<|channel|>final<|message|>"
+    assert closing(found) == "<|end|><|start|>assistant<|channel|>"
+    assert Letters().decode(found.again) == "<|end|><|start|>assistant<|channel|>final<|message|>"
     assert closing(limit(D["harmony"], "<|start|>assistant", formed=True)) == "<|end|>"
 
 

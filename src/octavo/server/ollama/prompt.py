@@ -90,4 +90,5 @@ def _thinking(asked: Asked) -> dict[str, Any]:
         return {}
     thinks = bool(asked.think)
     effort = {"reasoning_effort": asked.think} if isinstance(asked.think, str) and thinks else {}
-    return {"chat_template_kwargs": {"enable_thinking": thinks, "thinking": thinks}} | effort
+    none = {} if thinks else {"thinking_budget": 0}
+    return {"chat_template_kwargs": {"enable_thinking": thinks, "thinking": thinks}} | effort | none

@@ -11,7 +11,8 @@ from octavo.text.tokenizer import Tokenizer
 
 TAIL = 32  # tokens of a prompt that show whether it ends in open reasoning
 _ANALYSIS = f"{harmony.CHANNEL}analysis{harmony.MESSAGE}"
-_FINAL = f"{harmony.END}{harmony.START}assistant{harmony.CHANNEL}final{harmony.MESSAGE}"
+_NEXT = f"{harmony.END}{harmony.START}assistant{harmony.CHANNEL}"  # a call or an answer, as the model likes
+_FINAL = f"{_NEXT}final{harmony.MESSAGE}"
 
 
 def tail_of(tokenizer: Tokenizer, prompt: Sequence[int]) -> str:
@@ -30,10 +31,12 @@ def bounded(
     """formed: a form follows the reasoning and says itself how. None where templates know no reasoning: every budget is
     kept."""
     if dialect.name == harmony.DIALECT.name:
-        marks, opened, closing = (_ANALYSIS, harmony.END), False, harmony.END if formed else _FINAL
+        marks, opened = (_ANALYSIS, harmony.END), False
+        closing, again = (harmony.END, harmony.END) if formed else (_NEXT, _FINAL)
     elif dialect.thoughts:
         marks, opened = dialect.thoughts[0], opens(dialect, tail_of(tokenizer, prompt))
-        closing = f"\n{marks[1]}\n\n" if marks[1].startswith("</") else marks[1]
+        closing = again = f"\n{marks[1]}\n\n" if marks[1].startswith("</") else marks[1]
     else:
         return None
-    return Thinking(budget, *marks, tuple(tokenizer.encode(closing, parse_special=True)), opened)
+    first, later = (tuple(tokenizer.encode(text, parse_special=True)) for text in (closing, again))
+    return Thinking(budget, *marks, first, later, opened)
