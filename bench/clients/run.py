@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -41,7 +42,7 @@ PROGRAMS = {
     "openai-node": "use_openai.mjs",
     "ai-sdk": "use_ai_sdk.mjs",
 }
-SECONDS = 180  # for one client
+SECONDS = 300  # for one client
 
 
 @dataclass
@@ -54,12 +55,14 @@ class Outcome:
 
 @contextlib.contextmanager
 def serving(command: list[str], environment: dict[str, str]) -> Iterator[str]:
-    """The address of a server, without a path."""
-    process = subprocess.Popen(command, env=os.environ | environment, stdout=subprocess.PIPE, text=True)
+    """The address of a server, without a path. What it says later is read and dropped."""
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, env=os.environ | environment, text=True, **both)
     try:
         assert process.stdout is not None
         for line in process.stdout:
             if found := re.search(r"listening on (http://\S+)/v1", line):
+                threading.Thread(target=process.stdout.read, daemon=True).start()
                 yield found[1]
                 return
         raise SystemExit(f"{' '.join(command)} did not listen")
@@ -173,7 +176,8 @@ def page(into: Path, known: dict[str, dict[str, Outcome]], model: str) -> str:
         "Clients that people use, as their registries have them, against running servers: `make clients` installs",
         "each in an environment of its own (some gigabytes), runs it, and writes this page. *Scripted*: a model that",
         f"does what it is told, so that whole loops over tools can be checked, word for word. *Real*: `{model}`, where",
-        "the shapes of answers are checked; agents that write programs are not asked of it.",
+        "the shapes of answers are checked; its template has no place for tools, so neither calls nor agents are asked",
+        "of it.",
         "",
         "| client | version | scripted | real | checked |",
         "|---|---|---|---|---|",

@@ -3,6 +3,7 @@ export const URL = process.env.OCTAVO_URL;
 export const SCRIPTED = process.env.OCTAVO_SCRIPTED === "1";
 export const VECTORS = process.env.OCTAVO_VECTORS ?? "";
 export const MODEL = "default";
+export const FEW = SCRIPTED ? 60 : 12;
 export const ORDER = 'call get_weather {"city": "Brno"}';
 
 export function ok(what, holds, seen = "") {

@@ -3,7 +3,7 @@ import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { embedMany, generateObject, generateText, stepCountIs, streamText, tool } from "ai";
 import { z } from "zod";
-import { MODEL, ORDER, SCRIPTED, URL, VECTORS, ok, run, says } from "./told.mjs";
+import { FEW, MODEL, ORDER, SCRIPTED, URL, VECTORS, ok, run, says } from "./told.mjs";
 
 const compatible = createOpenAICompatible({
   name: "octavo",
@@ -16,6 +16,7 @@ const models = {
   messages: createAnthropic({ baseURL: `${URL}/v1`, apiKey: "none" })(MODEL),
 };
 const common = { maxRetries: 0, maxOutputTokens: 200 };
+const few = { ...common, maxOutputTokens: FEW };
 const get_weather = tool({
   description: "Tells the weather.",
   inputSchema: z.object({ city: z.string() }),
@@ -23,13 +24,13 @@ const get_weather = tool({
 });
 
 async function both(name) {
-  const asked = { ...common, model: models[name], prompt: "Good morning" };
+  const asked = { ...few, model: models[name], prompt: "Good morning" };
   says(`${name}: generateText`, (await generateText(asked)).text, "You said: Good morning");
   let text = "";
   for await (const part of streamText(asked).textStream) text += part;
   says(`${name}: streamText`, text, "You said: Good morning");
   if (!SCRIPTED) return;
-  const steps = { ...asked, prompt: ORDER, tools: { get_weather }, stopWhen: stepCountIs(3) };
+  const steps = { ...asked, ...common, prompt: ORDER, tools: { get_weather }, stopWhen: stepCountIs(3) };
   says(`${name}: tools`, (await generateText(steps)).text, "rain in Brno");
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import anthropic
-from told import MODEL, ORDER, SCRIPTED, URL, ok, run, says
+from told import FEW, MODEL, ORDER, SCRIPTED, URL, ok, run, says
 
 WEATHER = {
     "name": "get_weather",
@@ -15,7 +15,7 @@ HELLO = [{"role": "user", "content": "Good morning"}]
 
 
 def messages(client: anthropic.Anthropic) -> None:
-    asked = {"model": MODEL, "max_tokens": 60, "system": "Be brief."}
+    asked = {"model": MODEL, "max_tokens": FEW, "system": "Be brief."}
     answer = client.messages.create(messages=HELLO, **asked)
     says("message", answer.content[0].text, "You said: Good morning")
     with client.messages.stream(messages=HELLO, **asked) as stream:

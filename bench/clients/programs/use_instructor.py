@@ -7,9 +7,9 @@ from functools import partial
 import instructor
 import openai
 from pydantic import BaseModel
-from told import MODEL, URL, ok, run
+from told import MODEL, SCRIPTED, URL, ok, run
 
-MODES = {"schema": instructor.Mode.JSON_SCHEMA, "call": instructor.Mode.TOOLS}
+MODES = {"schema": instructor.Mode.JSON_SCHEMA} | ({"call": instructor.Mode.TOOLS} if SCRIPTED else {})
 
 
 class Person(BaseModel):

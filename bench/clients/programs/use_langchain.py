@@ -5,7 +5,7 @@ from __future__ import annotations
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel
-from told import MODEL, ORDER, SCRIPTED, URL, VECTORS, ok, run, says
+from told import FEW, MODEL, ORDER, SCRIPTED, URL, VECTORS, ok, run, says
 
 COMMON = {"base_url": f"{URL}/v1", "api_key": "none", "model": MODEL, "max_retries": 0}
 model = ChatOpenAI(**COMMON, max_tokens=200)
@@ -25,10 +25,11 @@ def get_weather(city: str) -> str:
 
 
 def texts() -> None:
-    answer = model.invoke("Good morning")
+    brief = ChatOpenAI(**COMMON, max_tokens=FEW)
+    answer = brief.invoke("Good morning")
     says("invoke", answer.content, "You said: Good morning")
     ok("usage", answer.usage_metadata["input_tokens"] > 0)
-    says("stream", "".join(part.content for part in model.stream("Good morning")), "You said: Good morning")
+    says("stream", "".join(part.content for part in brief.stream("Good morning")), "You said: Good morning")
 
 
 def structured() -> None:
@@ -50,7 +51,7 @@ def tools() -> None:
 
 
 def responses() -> None:
-    other = ChatOpenAI(**COMMON, max_tokens=60, use_responses_api=True)
+    other = ChatOpenAI(**COMMON, max_tokens=FEW, use_responses_api=True)
     says("responses", other.invoke("Good morning").text, "You said: Good morning")
 
 
@@ -60,5 +61,5 @@ def embeddings() -> None:
 
 
 if __name__ == "__main__":
-    parts = [texts, structured, forced, *([tools] if SCRIPTED else []), responses]
+    parts = [texts, structured, *([forced, tools] if SCRIPTED else []), responses]
     run({part.__name__: part for part in [*parts, *([embeddings] if VECTORS else [])]})

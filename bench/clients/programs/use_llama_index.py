@@ -5,9 +5,15 @@ from __future__ import annotations
 from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
-from told import MODEL, ORDER, SCRIPTED, URL, ok, run, says
+from told import FEW, MODEL, ORDER, SCRIPTED, URL, ok, run, says
 
-COMMON = {"model": MODEL, "api_base": f"{URL}/v1", "api_key": "none", "max_tokens": 200, "context_window": 4096}
+COMMON = {
+    "model": MODEL,
+    "api_base": f"{URL}/v1",
+    "api_key": "none",
+    "max_tokens": 200 if SCRIPTED else FEW,
+    "context_window": 4096,
+}
 COMMON |= {"max_retries": 0}
 model = OpenAILike(**COMMON, is_chat_model=True, is_function_calling_model=True)
 

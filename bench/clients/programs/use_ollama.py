@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import ollama
-from told import MODEL, ORDER, SCRIPTED, URL, VECTORS, ok, run, says
+from told import FEW, MODEL, ORDER, SCRIPTED, URL, VECTORS, ok, run, says
 
 client = ollama.Client(host=URL)
 HELLO = [{"role": "user", "content": "Good morning"}]
@@ -21,7 +21,7 @@ def get_weather(city: str) -> str:
 
 
 def texts() -> None:
-    brief = {"num_predict": 60}
+    brief = {"num_predict": FEW}
     says("chat", client.chat(MODEL, HELLO, options=brief).message.content, "You said: Good morning")
     text = "".join(part.message.content for part in client.chat(MODEL, HELLO, stream=True, options=brief))
     says("stream", text, "You said: Good morning")

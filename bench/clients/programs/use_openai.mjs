@@ -1,6 +1,6 @@
 // The official client of OpenAI's API for node.
 import OpenAI from "openai";
-import { MODEL, ORDER, SCRIPTED, URL, VECTORS, ok, run, says } from "./told.mjs";
+import { FEW, MODEL, ORDER, SCRIPTED, URL, VECTORS, ok, run, says } from "./told.mjs";
 
 const client = new OpenAI({ baseURL: `${URL}/v1`, apiKey: "none", maxRetries: 0 });
 const hello = [{ role: "user", content: "Good morning" }];
@@ -13,7 +13,7 @@ const weather = {
 };
 
 async function texts() {
-  const asked = { model: MODEL, messages: hello, max_tokens: 60 };
+  const asked = { model: MODEL, messages: hello, max_tokens: FEW };
   says("chat", (await client.chat.completions.create(asked)).choices[0].message.content, "You said: Good morning");
   let text = "";
   for await (const chunk of await client.chat.completions.create({ ...asked, stream: true })) {
@@ -34,7 +34,7 @@ async function tools() {
 }
 
 async function responses() {
-  const asked = { model: MODEL, input: "Good morning", max_output_tokens: 60 };
+  const asked = { model: MODEL, input: "Good morning", max_output_tokens: FEW };
   says("responses", (await client.responses.create(asked)).output_text, "You said: Good morning");
   const kinds = [];
   for await (const event of await client.responses.create({ ...asked, stream: true })) kinds.push(event.type);

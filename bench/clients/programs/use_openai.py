@@ -7,7 +7,7 @@ from functools import partial
 
 import openai
 from pydantic import BaseModel
-from told import MODEL, ORDER, SCRIPTED, URL, VECTORS, ok, run, says
+from told import FEW, MODEL, ORDER, SCRIPTED, URL, VECTORS, ok, run, says
 
 WEATHER = {
     "type": "function",
@@ -24,7 +24,7 @@ class Person(BaseModel):
 
 
 def chat(client: openai.OpenAI) -> None:
-    asked = {"model": MODEL, "max_tokens": 60, "messages": [{"role": "user", "content": "Good morning"}]}
+    asked = {"model": MODEL, "max_tokens": FEW, "messages": [{"role": "user", "content": "Good morning"}]}
     answer = client.chat.completions.create(**asked, logprobs=True, top_logprobs=2, seed=1)
     says("chat", answer.choices[0].message.content, "You said: Good morning")
     ok("log-probabilities", len(answer.choices[0].logprobs.content) == answer.usage.completion_tokens)
@@ -60,13 +60,13 @@ def forced(client: openai.OpenAI) -> None:
 
 
 def responses(client: openai.OpenAI) -> None:
-    first = client.responses.create(model=MODEL, input="Good morning", max_output_tokens=60)
+    first = client.responses.create(model=MODEL, input="Good morning", max_output_tokens=FEW)
     says("responses", first.output_text, "You said: Good morning")
-    with client.responses.stream(model=MODEL, input="Good evening", max_output_tokens=60) as stream:
+    with client.responses.stream(model=MODEL, input="Good evening", max_output_tokens=FEW) as stream:
         kinds = [event.type for event in stream]
         says("responses: stream", stream.get_final_response().output_text, "You said: Good evening")
     ok("responses: order", kinds[0] == "response.created" and kinds[-1] == "response.completed", kinds)
-    more = client.responses.create(model=MODEL, input="And?", previous_response_id=first.id, max_output_tokens=60)
+    more = client.responses.create(model=MODEL, input="And?", previous_response_id=first.id, max_output_tokens=FEW)
     ok("responses: previous", more.usage.input_tokens > first.usage.input_tokens, more)
 
 
@@ -80,7 +80,7 @@ def models(client: openai.OpenAI) -> None:
 
 
 def main() -> None:
-    parts = [models, chat, *([tools] if SCRIPTED else []), forced, responses, *([embeddings] if VECTORS else [])]
+    parts = [models, chat, *([tools, forced] if SCRIPTED else []), responses, *([embeddings] if VECTORS else [])]
     with openai.OpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0) as client:
         run({part.__name__: partial(part, client) for part in parts})
 

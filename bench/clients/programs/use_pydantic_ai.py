@@ -11,7 +11,7 @@ from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
-from told import MODEL, ORDER, SCRIPTED, URL, ok, run, says
+from told import FEW, MODEL, ORDER, SCRIPTED, URL, ok, run, says
 
 PROVIDER = OpenAIProvider(base_url=f"{URL}/v1", api_key="none")
 CLIENT = AsyncAnthropic(base_url=URL, api_key="none", max_retries=0)
@@ -34,7 +34,7 @@ def get_weather(city: str) -> str:
 
 
 def texts(name: str) -> None:
-    agent = Agent(MODELS[name], model_settings=SETTINGS)
+    agent = Agent(MODELS[name], model_settings={"max_tokens": FEW})
     says(f"{name}: run", agent.run_sync("Good morning").output, "You said: Good morning")
     if SCRIPTED:
         agent = Agent(MODELS[name], model_settings=SETTINGS, tools=[get_weather])
@@ -52,4 +52,4 @@ def forced() -> None:
 
 
 if __name__ == "__main__":
-    run({name: partial(texts, name) for name in MODELS} | {"native": native, "forced": forced})
+    run({name: partial(texts, name) for name in MODELS} | {"native": native} | ({"forced": forced} if SCRIPTED else {}))
