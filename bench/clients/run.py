@@ -42,6 +42,7 @@ PROGRAMS = {
     "openai-node": "use_openai.mjs",
     "ai-sdk": "use_ai_sdk.mjs",
 }
+KEPT = "outcomes.json"
 SECONDS = 300  # for one client
 
 
@@ -146,27 +147,32 @@ def one(name: str, into: Path, url: str, *, scripted: bool, vectors: str) -> Out
         return program(name, into, url, scripted=scripted, vectors=vectors, home=home)
 
 
-def drive(names: list[str], into: Path, url: str, *, scripted: bool, vectors: str) -> dict[str, Outcome]:
-    found = {}
+def drive(names: list[str], into: Path, url: str, *, scripted: bool, vectors: str) -> bool:
+    """Whether every check held. Each outcome is kept as soon as it is known."""
+    held = True
     for name in names:
         began = time.monotonic()
-        found[name] = outcome = one(name, into, url, scripted=scripted, vectors=vectors)
+        outcome = one(name, into, url, scripted=scripted, vectors=vectors)
+        keep(into / KEPT, name, "scripted" if scripted else "real", outcome)
+        held = held and not outcome.failed
         print(f"{name}: {len(outcome.passed)} passed, {len(outcome.failed)} failed, {time.monotonic() - began:.0f} s")
         for words in outcome.failed:
             print(f"  failed: {words}", flush=True)
-    return found
+    return held
 
 
-def merged(kept: Path, told: dict[str, dict[str, Outcome]]) -> dict[str, dict[str, Outcome]]:
-    """By client and kind: the new outcomes over the kept ones, which they replace."""
-    stored = json.loads(kept.read_text()) if kept.exists() else {}
-    known = {name: {kind: Outcome(**found) for kind, found in kinds.items()} for name, kinds in stored.items()}
-    for kind, found in told.items():
-        for name, outcome in found.items():
-            known.setdefault(name, {})[kind] = outcome
+def kept(file: Path) -> dict[str, dict[str, Outcome]]:
+    """What is known, by client and kind."""
+    stored = json.loads(file.read_text()) if file.exists() else {}
+    return {name: {kind: Outcome(**found) for kind, found in kinds.items()} for name, kinds in stored.items()}
+
+
+def keep(file: Path, name: str, kind: str, outcome: Outcome) -> None:
+    """It replaces what was known of that client and kind."""
+    known = kept(file)
+    known.setdefault(name, {})[kind] = outcome
     plain = {name: {kind: asdict(found) for kind, found in kinds.items()} for name, kinds in known.items()}
-    kept.write_text(json.dumps(plain, indent=1))
-    return known
+    file.write_text(json.dumps(plain, indent=1))
 
 
 def page(into: Path, known: dict[str, dict[str, Outcome]], model: str) -> str:
@@ -209,18 +215,17 @@ def main() -> None:
     into = args.into.resolve()
     names = [name for name in args.names or NAMES if (into / name / "installed").exists()]
     python = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests" / "server")))}
-    told: dict[str, dict[str, Outcome]] = {"scripted": {}, "real": {}}
     with serving([sys.executable, str(HERE / "server.py")], python) as url:
-        told["scripted"] = drive(names, into, url, scripted=True, vectors="toy/vectors")
+        held = drive(names, into, url, scripted=True, vectors="toy/vectors")
     if args.real:
         command = [sys.executable, "-m", "octavo.cli.main", "serve", args.real, "--port", "0"]
         with serving(command, python) as url:
             able = [name for name in names if name not in AGENTS]
-            told["real"] = drive(able, into, url, scripted=False, vectors="")
-    known = merged(into / "outcomes.json", told)
+            held = drive(able, into, url, scripted=False, vectors="") and held
     if args.write:
-        (ROOT / "docs" / "clients.md").write_text(page(into, known, args.real), encoding="utf-8")
-    raise SystemExit(any(outcome.failed for found in told.values() for outcome in found.values()))
+        written = page(into, kept(into / KEPT), args.real)
+        (ROOT / "docs" / "clients.md").write_text(written, encoding="utf-8")
+    raise SystemExit(not held)
 
 
 if __name__ == "__main__":

@@ -87,12 +87,15 @@ def test_what_a_command_must_say(tmp_path):
 
 def test_outcomes_are_kept_and_shown(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "version", lambda name, into: "1.0")
-    kept = tmp_path / "outcomes.json"
-    run.merged(kept, {"scripted": {"ollama": run.Outcome(["a"]), "codex": run.Outcome(["x"])}, "real": {}})
-    known = run.merged(
-        kept, {"scripted": {"codex": run.Outcome([], ["y: no"])}, "real": {"ollama": run.Outcome(["b"])}}
-    )
-    page = run.page(tmp_path, known, "m:1b")
+    file = tmp_path / "outcomes.json"
+    for name, kind, outcome in (
+        ("ollama", "scripted", run.Outcome(["a"])),
+        ("codex", "scripted", run.Outcome(["x"])),
+        ("codex", "scripted", run.Outcome([], ["y: no"])),
+        ("ollama", "real", run.Outcome(["b"])),
+    ):
+        run.keep(file, name, kind, outcome)
+    page = run.page(tmp_path, run.kept(file), "m:1b")
     assert "| ollama | 1.0 | 1 of 1 | 1 of 1 | a, b |" in page and "| codex | 1.0 | 0 of 1 | - |  |" in page
     assert page.endswith("- codex, scripted: y: no\n")
 
