@@ -209,14 +209,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="drives clients against running servers")
     parser.add_argument("--into", type=Path, default=Path(".clients"), help="folder of the environments")
     parser.add_argument("--real", default="", help="a model that programs run against too")
+    parser.add_argument("--no-scripted", action="store_true", help="the real model alone")
     parser.add_argument("--write", action="store_true", help="write docs/clients.md")
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], help="default: all that are installed")
     args = parser.parse_args()
     into = args.into.resolve()
     names = [name for name in args.names or NAMES if (into / name / "installed").exists()]
     python = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests" / "server")))}
-    with serving([sys.executable, str(HERE / "server.py")], python) as url:
-        held = drive(names, into, url, scripted=True, vectors="toy/vectors")
+    held = True
+    if not args.no_scripted:
+        with serving([sys.executable, str(HERE / "server.py")], python) as url:
+            held = drive(names, into, url, scripted=True, vectors="toy/vectors")
     if args.real:
         command = [sys.executable, "-m", "octavo.cli.main", "serve", args.real, "--port", "0"]
         with serving(command, python) as url:

@@ -221,6 +221,15 @@ def test_sampling_arrives(send, llm):
     assert (params.temperature, params.top_k, params.top_p, params.stop) == (0.5, 7, 0.9, ("q",))
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_budget_of_thoughts(send, llm, tokenizer, template, monkeypatch, plain):
+    if plain:  # a template without reasoning keeps every budget
+        llm.tokenizer, llm._template = tokenizer, template
+        monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[0].content }}")
+    assert send(thinking={"type": "enabled", "budget_tokens": 1024}).status_code == 200
+    assert llm.calls[0]["params"].thinking_budget == (None if plain else 1024)
+
+
 def test_thoughts_can_stay_hidden(send, llm):
     llm.answer = "<think>secret</think>Well."
     asked = {"tools": [WEATHER], "thinking": {"type": "adaptive", "display": "omitted"}}

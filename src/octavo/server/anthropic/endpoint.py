@@ -16,6 +16,7 @@ from octavo.server.exchange import Exchange
 from octavo.server.face import named_event
 from octavo.server.openai.conversation import Conversation, checked_tools, encoded
 from octavo.server.openai.fields import read
+from octavo.text.dialects.known import reasons
 
 
 class MessagesEndpoint(Endpoint):
@@ -27,7 +28,10 @@ class MessagesEndpoint(Endpoint):
         asked = read(body, MessagesRequest, ACCEPTED)
         if asked.max_tokens < 1:
             raise RequestError(f"max_tokens must be at least 1, not {asked.max_tokens}", param="max_tokens")
-        conversation = await Conversation.of(call, chat_request(asked), cut=True)
+        request = chat_request(asked)
+        if not reasons(call.llm.tokenizer.chat_template):
+            request.thinking_budget = None  # a model without reasoning keeps every budget
+        conversation = await Conversation.of(call, request, cut=True)
         hides = asked.thinking is not None and asked.thinking.display == "omitted"
         writer = MessageWriter(conversation, model=call.llm.info.name, limit=asked.max_tokens, hides_thoughts=hides)
         async with conversation.generation.running() as outputs:

@@ -19,7 +19,7 @@ from octavo.server.ollama.shapes import SHOW_ACCEPTED, ShowBody
 from octavo.server.openai.fields import read
 from octavo.server.port import TextEngine
 from octavo.server.seat import Seat
-from octavo.text.dialects.known import dialect_of, takes_tools
+from octavo.text.dialects.known import reasons, takes_tools
 
 NEVER = "0001-01-01T00:00:00Z"  # when a model goes is not foretold
 PATHS = ("/api/version", "/api/tags", "/api/ps")
@@ -90,5 +90,5 @@ def _capabilities(llm: TextEngine) -> list[str]:
     if llm.info.task == "embed":
         return ["embedding"]
     template = llm.tokenizer.chat_template
-    found = {"tools": takes_tools(template), "thinking": bool(dialect_of(template).thoughts)}
+    found = {"tools": takes_tools(template), "thinking": reasons(template)}
     return ["completion", *(name for name, has in found.items() if has)]

@@ -38,6 +38,12 @@ def takes_tools(template: str | None) -> bool:
     return "tools" in (template or "")
 
 
+def reasons(template: str | None) -> bool:
+    """Whether its outputs may hold reasoning."""
+    dialect = dialect_of(template)
+    return bool(dialect.thoughts) or dialect.name == harmony.DIALECT.name
+
+
 def marks_of(dialect: Dialect) -> tuple[str, ...]:
     """Texts that the reader must see though they may be special tokens."""
     return harmony.MARKS if dialect.name == harmony.DIALECT.name else dialect.marks
