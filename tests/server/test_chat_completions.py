@@ -222,3 +222,14 @@ def test_an_engine_that_stopped_takes_nothing(ask, llm, client):
     assert response.status_code == 503 and response.headers["retry-after"]
     assert client.get("/health/ready").status_code == 503
     assert client.get("/health/live").status_code == 200
+
+
+def test_t40_parts_of_the_interface_that_were_wrong_elsewhere(ask, parsed):
+    chunks = parsed(ask(stream=True, stream_options={}))
+    assert all("usage" not in chunk and chunk["choices"] for chunk in chunks)
+    assert ask(tool_choice=None).json()["object"] == ask(stream=False).json()["object"] == "chat.completion"
+    for limit, reason in ((2, "length"), (100, "stop")):
+        chunks = parsed(ask(stream=True, n=2, max_tokens=limit))
+        ends = [choice for chunk in chunks for choice in chunk["choices"] if choice["finish_reason"]]
+        assert sorted((end["index"], end["finish_reason"]) for end in ends) == [(0, reason), (1, reason)]
+    assert ask.text(prompt=[""]).status_code == 400

@@ -247,6 +247,27 @@ def test_unknown_kinds_of_tools_are_skipped_and_named(create, llm):
     assert "skipped_tools" not in create(tools=[WEATHER]).json()
 
 
+def test_choices_of_tools(create, llm):
+    """As chat requests have them: what is forced is bound, what is not allowed is not shown."""
+    clock = {"type": "function", "name": "clock", "strict": True, "parameters": {"type": "object", "properties": {}}}
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "clock"}]}
+    for choice, shown, bound in (
+        (None, 2, None),
+        ("none", 0, False),
+        ("required", 2, True),
+        ({"type": "function", "name": "clock"}, None, True),
+        (allowed, 1, None),
+    ):
+        answer = create(tools=[WEATHER, clock], tool_choice=choice)
+        assert answer.status_code == 200 and answer.json()["tool_choice"] == (choice or "auto"), answer.text
+        if shown is not None:
+            assert prompt_of(llm).count('"function":') == shown
+        if bound is not None:
+            assert (llm.calls[-1]["params"].structure is not None) == bound
+    refused = create(tools=[WEATHER], tool_choice={"type": "function", "name": "other"})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "tool_choice"
+
+
 def test_formats(create, llm):
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     form = {"type": "json_schema", "name": "n", "schema": schema, "strict": True}
