@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
-from fake_server import FakeServer, free_port  # noqa: E402
+from fake_server import FakeServer  # noqa: E402
 from soaking import measured_rate, soak  # noqa: E402
 
 from octavo.weights.fetch import resolve  # noqa: E402
@@ -92,9 +92,11 @@ def main() -> int:
         if args.flood:
             (Path(folder) / "keys").write_text("\n".join(KEYS))
             serve |= {"api_key_file": f"{folder}/keys", "max_queued_requests": 1000}
+        # a pool that is all touched soon: else resident memory grows with the blocks that are used for the first time
+        engine = {"num_blocks": 512, "max_num_seqs": 16, "max_model_len": 2048}
         machine = {"step_seconds": 0.005, "vocab_size": 49152} if args.fake else None
         server = FakeServer(
-            resolve(args.model), f"{folder}/log", machine=machine, serve=serve, real=not args.fake, port=free_port()
+            resolve(args.model), f"{folder}/log", machine=machine, real=not args.fake, serve=serve, engine=engine
         ).announced()
         try:
             good = flood(server) if args.flood else report(server, args.seconds)

@@ -29,7 +29,9 @@ def kills(start, rounds, rng, killed, *, streams=4, tokens=2000, longest=0.3):
     server = start()
     for number in range(rounds):
         victim = VICTIMS[number % len(VICTIMS)]
-        open_streams = [server.stream(prompt=f"{number} {place}", max_tokens=tokens) for place in range(streams)]
+        open_streams = [
+            server.stream(prompt=f"{number} {place}", max_tokens=tokens, ignore_eos=True) for place in range(streams)
+        ]
         client = _client(server, tokens) if victim == "client" else None
         time.sleep(rng.uniform(0, longest))
         if client is not None:
@@ -77,7 +79,7 @@ def _client(server, tokens):
     pid = os.fork()
     if not pid:
         try:
-            connection, _ = server.stream(prompt="client", max_tokens=tokens)
+            connection, _ = server.stream(prompt="client", max_tokens=tokens, ignore_eos=True)
             writer.sendall(b"x")
             while connection.recv(65536):
                 pass

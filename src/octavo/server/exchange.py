@@ -116,7 +116,7 @@ class Exchange:
             ping.cancel()
 
     async def until_gone(self, work: Awaitable[None]) -> None:
-        """Runs the work; a client that leaves cancels it. Its errors become answers."""
+        """Runs the work; a client that leaves cancels it. Its errors become answers, and so does the server's end."""
         task = self._work = asyncio.ensure_future(self._guarded(work))
         gone = asyncio.create_task(self._gone())
         try:
@@ -127,7 +127,6 @@ class Exchange:
         except asyncio.CancelledError:
             await _cancelled(task)
             await self.fail(HttpError(503, "shutting_down", "the server is shutting down"))
-            raise
         finally:
             gone.cancel()
 

@@ -25,6 +25,7 @@ from octavo.server.port import Living
 from octavo.server.protocol import BoundedProtocol
 from octavo.server.state import ServerState
 
+EXPECTED = ("Cancel %s running task", "Invalid HTTP request")  # openings of what uvicorn says of ends and of scans
 _log = logging.getLogger("octavo.server")
 Work = Callable[[], Coroutine[None, None, None]]
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -103,6 +104,7 @@ def run(
     opened: what has to be there before anything is announced; health is answered meanwhile. beside: what else runs in
     the event loop, for as long as it does.
     """
+    logging.getLogger("uvicorn.error").addFilter(lambda record: not str(record.msg).startswith(EXPECTED))
     server = Server(_settings(app, config), state)
 
     async def announced() -> None:
