@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from exactness.families import write_encoder
+from tiny_model import VOCAB, write_tokenizer
 from toy_wheel import write_wheel
 
 import octavo.cli.main as cli
@@ -183,6 +185,12 @@ def test_bench(octavo, model):
 def test_bench_refuses(octavo, model, words):
     outcome = octavo("bench", model, *BENCH, *words)
     assert outcome.code == 2 and outcome.err.splitlines()[-1].startswith("error: ")
+
+
+def test_bench_of_an_encoder(refused, tmp_path):
+    write_tokenizer(tmp_path)
+    line = refused(2, "usage", "bench", write_encoder(tmp_path, vocab_size=VOCAB), "--threads", 1)
+    assert "embeds and does not generate" in line
 
 
 def test_bench_of_many_prompts(octavo, model):

@@ -53,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
     with progress("loading") as advance:
         engine = ThreadEngine(config, progress=advance)
     try:
+        if engine.info.task == "embed":
+            raise UsageError(f"{args.model}: embeds and does not generate, which bench measures", param="model")
         capacity_table(engine.info)
         mixed = plan["workload"] == "mixed"
         result = _mixed(engine, sequences) if mixed else _speeds(engine, plan)
