@@ -14,7 +14,7 @@ from octavo.errors import ConfigError
 from octavo.fields import Fields, unsupported
 from octavo.model_experts import ExpertSpec, experts_from_gguf, experts_from_mapping
 from octavo.model_latent import LatentSpec, latent_from_gguf, latent_from_mapping
-from octavo.model_recurrence import RecurrenceSpec, recurrence_from_mapping
+from octavo.model_recurrence import RecurrenceSpec, recurrence_from_gguf, recurrence_from_mapping
 from octavo.rope_spec import RopeSpec, ropes_from_gguf, ropes_from_mapping
 
 _IGNORED_FIELDS = ("auto_map", "trust_remote_code", "_attn_implementation_internal", "_attn_implementation")
@@ -181,6 +181,7 @@ class ModelConfig:
                 rope=rope,
                 local_rope=local_rope,
                 experts=experts_from_gguf(fields, tensors, layers),
+                recurrence=recurrence_from_gguf(fields, layers),
                 tie_embeddings="output.weight" not in tensors,
                 attention_bias=bool({"blk.0.attn_q.bias", "blk.0.attn_kv_a_mqa.bias"} & tensors.keys()),
                 mlp_bias="blk.0.ffn_gate.bias" in tensors,

@@ -46,9 +46,35 @@ def recurrence_from_mapping(mapping: Mapping[str, Any], layers: int) -> Recurren
         value_dim=fields.size("linear_value_head_dim"),
         taps=fields.size("linear_conv_kernel_dim"),
     )
+    return _checked(fields, spec, "linear_num_value_heads", "linear_num_key_heads", "linear_conv_kernel_dim")
+
+
+def recurrence_from_gguf(fields: Fields, layers: int) -> RecurrenceSpec | None:
+    """Of GGUF metadata. None where it states no such heads. Raises ConfigError."""
+    if fields.get("ssm.time_step_rank") is None:
+        return None
+    every, heads, width = (
+        fields.size("full_attention_interval", 4),
+        fields.size("ssm.time_step_rank"),
+        fields.size("ssm.inner_size"),
+    )
+    if width % heads:
+        raise fields.bad("ssm.inner_size", f"a multiple of ssm.time_step_rank {heads}")
+    spec = RecurrenceSpec(
+        layers=tuple((layer + 1) % every != 0 for layer in range(layers)),
+        key_heads=fields.size("ssm.group_count"),
+        key_dim=fields.size("ssm.state_size"),
+        heads=heads,
+        value_dim=width // heads,
+        taps=fields.size("ssm.conv_kernel"),
+    )
+    return _checked(fields, spec, "ssm.time_step_rank", "ssm.group_count", "ssm.conv_kernel")
+
+
+def _checked(fields: Fields, spec: RecurrenceSpec, heads: str, key_heads: str, taps: str) -> RecurrenceSpec:
+    """heads, key_heads, taps: what the format calls them."""
     if spec.heads % spec.key_heads:
-        what = f"linear_num_value_heads {spec.heads} is no multiple of linear_num_key_heads {spec.key_heads}"
-        raise ConfigError(what, param="linear_num_value_heads")
+        raise ConfigError(f"{heads} {spec.heads} is no multiple of {key_heads} {spec.key_heads}", param=heads)
     if not 2 <= spec.taps <= 8:
-        raise fields.bad("linear_conv_kernel_dim", "an integer from 2 to 8")
+        raise fields.bad(taps, "an integer from 2 to 8")
     return spec

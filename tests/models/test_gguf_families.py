@@ -79,6 +79,35 @@ def gpt_oss_keys(writer, config):
     writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
 
 
+def next_values(name, array, config):
+    """-exp of rates, the 1 of norms added but for that of the delta rule's output, the convolution without an axis."""
+    if name.endswith("A_log"):
+        return -np.exp(array)
+    if "conv1d" in name:
+        return array[:, 0]
+    return array + 1 if "norm" in name and "linear_attn" not in name else array
+
+
+def next_keys(writer, config):
+    expert_keys(writer, config)
+    writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+    writer.add_ssm_state_size(config.linear_key_head_dim)
+    writer.add_ssm_group_count(config.linear_num_key_heads)
+    writer.add_ssm_time_step_rank(config.linear_num_value_heads)
+    writer.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
+    writer.add_full_attention_interval(4)
+    writer.add_rope_dimension_count(int(config.head_dim * config.rope_parameters["partial_rotary_factor"]))
+
+
+def by_key_heads(values, config):
+    """The rows of q, k, v and z, which stand side by side for each key head: (q, k and v of all heads; z)."""
+    heads, each = config.linear_num_key_heads, config.linear_num_value_heads // config.linear_num_key_heads
+    widths = [config.linear_key_head_dim] * 2 + [each * config.linear_value_head_dim] * 2
+    parts = np.split(values.reshape(heads, sum(widths), -1), np.cumsum(widths)[:-1], axis=1)
+    q, k, v, z = (part.reshape(-1, values.shape[1]) for part in parts)
+    return np.concatenate([q, k, v]), z
+
+
 def keep(name, array, config):
     return array
 
@@ -99,6 +128,7 @@ FILES = {
     "qwen2moe": ("qwen2moe", keep, expert_keys, {}),
     "qwen3moe": ("qwen3moe", keep, expert_keys, {}),
     "gpt-oss": ("gpt-oss", keep, gpt_oss_keys, {}),
+    "qwen3next": ("qwen3next", next_values, next_keys, {}),
     "olmo2": ("olmo2", keep, no_keys, {}),
     "gpt2": ("gpt2", turned, no_keys, {}),
     "gemma": ("gemma", plus_one, no_keys, {}),
@@ -107,15 +137,21 @@ FILES = {
 }
 
 
-def apart(state):
-    """Experts' gates and ups as tensors of their own; a gate with one row as a vector."""
+def apart(state, config):
+    """Experts' gates and ups as tensors of their own; a gate with one row as a vector; the delta rule's inputs."""
     in_turn = any(name.endswith("mlp.router.weight") for name in state)  # gate, up, gate, ...; and transposed
     for name, tensor in state.items():
         values, stem = tensor.numpy(), name.replace("_bias", "")
         end = "bias" if stem != name else "weight"
         if "mlp.experts." in name and in_turn and end == "weight":
             values = values.swapaxes(1, 2)
-        if stem.endswith("experts.gate_up_proj"):
+        if stem.endswith("in_proj_qkvz.weight"):
+            yield from zip(
+                (stem.replace("qkvz", "qkv"), stem.replace("qkvz", "z")), by_key_heads(values, config), strict=True
+            )
+        elif name.endswith("dt_bias"):
+            yield name.replace("dt_bias", "dt_proj.bias"), values
+        elif stem.endswith("experts.gate_up_proj"):
             halves = (values[:, ::2], values[:, 1::2]) if in_turn else np.split(values, 2, axis=1)
             for half, part in zip(("gate", "up"), halves, strict=True):
                 yield stem.replace("gate_up_proj", f"{half}_proj.{end}"), part
@@ -139,14 +175,14 @@ def write(model, path, arch, convert, add_keys, one_by_one=False):
     else:
         writer.add_feed_forward_length(config.intermediate_size)
         writer.add_head_count_kv(config.num_key_value_heads)
-        writer.add_key_length(model.model.layers[0].self_attn.head_dim)
+        writer.add_key_length(model.model.layers[-1].self_attn.head_dim)
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
         if "rope_theta" in config.rope_parameters:
             writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     add_keys(writer, config)
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
-    for name, values in apart(state):
+    for name, values in apart(state, config):
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         array = np.ascontiguousarray(convert(name, values, config))

@@ -138,3 +138,18 @@ def test_integers_can_be_read_as_bf16(name):
     bits, finite = exact.view(np.uint32).astype(np.uint64), np.isfinite(exact)
     rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
     assert finite.mean() > 0.5 and np.array_equal(out.data[finite], rounded[finite])
+
+
+def test_rates_become_their_logarithms_and_must_decay():
+    held = prepare(Tensor("f32", (3,), -np.exp(np.array([0.5, -2.0, 3.0], np.float32))), (("rates",),))
+    assert np.abs(held.data - [0.5, -2.0, 3.0]).max() < 1e-6 and held.data.dtype == np.float32
+    for bad in (0.0, 1.0, np.nan):
+        with pytest.raises(ConfigError, match="not below 0"):
+            prepare(Tensor("f32", (2,), np.array([-1.0, bad], np.float32)), (("rates",),))
+
+
+def test_taps_get_the_axis_that_folders_have():
+    data = np.arange(12, dtype=np.float32).reshape(4, 3)
+    held = prepare(Tensor("f32", (4, 3), data), (("taps",),))
+    assert held.shape == held.data.shape == (4, 1, 3) == prepared_shape((4, 3), (("taps",),))
+    assert (held.data[:, 0] == data).all() and not by_rows((("taps",),))

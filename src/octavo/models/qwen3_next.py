@@ -23,9 +23,8 @@ from octavo.program.experts import Routing
 from octavo.program.ir import Program, Scalar
 from octavo.program.recurrence import DeltaShape
 
-# Names in GGUF, whose files no row of the registry reads: they hold -exp(A_log), and rows in another order.
+# Names in GGUF, whose files have two tensors for in_proj_qkvz, -exp(A_log), and 1 added to norms.
 _GGUF = {
-    "in_proj_qkvz.weight": "ssm_in.weight",
     "in_proj_ba.weight": "ssm_ba.weight",
     "conv1d.weight": "ssm_conv1d.weight",
     "A_log": "ssm_a",
@@ -56,7 +55,7 @@ def program(config: ModelConfig, switches: Switches, max_model_len: int | None =
     b = Builder(config.architecture)
     b.spare.append("mtp.")  # the module that drafts
     v, d = config.vocab_size, config.hidden_size
-    order = "gemma" if switches.offset_norms else "llama"
+    order = _order(config, switches)
     embedding = b.weight("embed", (v, d), hf="model.embed_tokens.weight", gguf="token_embd.weight")
     head = embedding if config.tie_embeddings else b.weight("head", (v, d), hf="lm_head.weight", gguf="output.weight")
     final = b.weight("norm", (d,), hf="model.norm.weight", gguf="output_norm.weight")
@@ -79,25 +78,45 @@ def program(config: ModelConfig, switches: Switches, max_model_len: int | None =
     return b.build()
 
 
+def _order(config: ModelConfig, switches: Switches) -> str:
+    """Converters to GGUF add the 1."""
+    return "gemma" if switches.offset_norms and config.source == "hf" else "llama"
+
+
 def _delta(b: Builder, config: ModelConfig, spec: RecurrenceSpec, layer: int, h: str) -> str:
     """f32 [T, D]: out(norm(delta_rule(conv(q k v), b, a)) silu(z)), all from h [T, D]."""
     n, dv, m, dk = spec.heads, spec.value_dim, spec.key_heads, spec.key_dim
     shape, each = DeltaShape(key_heads=m, key_dim=dk, heads=n, value_dim=dv), n // m
 
-    def weight(name: str, size: tuple[int, ...], hf: str, prep: tuple[Scalar, ...] = (), *, plain: bool = False) -> str:
-        source, gguf = f"model.layers.{layer}.linear_attn.{hf}", f"blk.{layer}.{_GGUF[hf]}"
-        return b.weight(f"{layer}.{name}", size, hf=source, gguf=gguf, prep=(prep,) if prep else (), plain=plain)
+    gguf = config.source == "gguf"
+
+    def weight(
+        name: str,
+        size: tuple[int, ...],
+        hf: str,
+        prep: tuple[Scalar, ...] = (),
+        *,
+        plain: bool = False,
+        own: tuple[str, tuple[Scalar, ...]] | None = None,
+    ) -> str:
+        """own: name and preparation in GGUF where they are others."""
+        called, prep = own if gguf and own is not None else (_GGUF.get(hf, ""), prep)
+        source, steps = f"model.layers.{layer}.linear_attn.{hf}", (prep,) if prep else ()
+        return b.weight(f"{layer}.{name}", size, hf=source, gguf=f"blk.{layer}.{called}", prep=steps, plain=plain)
 
     cuts = (0, dk, 2 * dk, 2 * dk + each * dv, 2 * (dk + each * dv))
     qkv_rows = ("head_rows", m, *cuts[0:2], *cuts[1:3], *cuts[2:4])
-    wqkv = weight("wqkv", (shape.channels, config.hidden_size), "in_proj_qkvz.weight", qkv_rows)
-    wz = weight("wz", (n * dv, config.hidden_size), "in_proj_qkvz.weight", ("head_rows", m, *cuts[3:5]))
+    wqkv = weight(
+        "wqkv", (shape.channels, config.hidden_size), "in_proj_qkvz.weight", qkv_rows, own=("attn_qkv.weight", ())
+    )
+    z_rows = ("head_rows", m, *cuts[3:5])
+    wz = weight("wz", (n * dv, config.hidden_size), "in_proj_qkvz.weight", z_rows, own=("attn_gate.weight", ()))
     halves = ("head_rows", m, 0, each, each, 2 * each)
     wba = weight("wba", (2 * n, config.hidden_size), "in_proj_ba.weight", halves)
     qkv, z, ba = (b.linear(f"{layer}.{out}", h, w) for out, w in (("qkv", wqkv), ("z", wz), ("ba", wba)))
-    kernel = weight("conv", (shape.channels, 1, spec.taps), "conv1d.weight", plain=True)
+    kernel = weight("conv", (shape.channels, 1, spec.taps), "conv1d.weight", ("taps",) if gguf else (), plain=True)
     x = recurrence.conv_state(b, f"{layer}.c", qkv, kernel)
-    a_log, dt_bias = weight("a_log", (n,), "A_log"), weight("dt_bias", (n,), "dt_bias")
+    a_log, dt_bias = weight("a_log", (n,), "A_log", ("rates",) if gguf else ()), weight("dt_bias", (n,), "dt_bias")
     gates = recurrence.delta_gates(b, f"{layer}.decay", f"{layer}.beta", ba, a_log, dt_bias)
     o = recurrence.delta_rule(b, f"{layer}.s", x, gates, shape)
     o = b.norm(f"{layer}.sn", o, weight("norm", (dv,), "norm.weight"), eps=config.rms_eps, heads=n)
@@ -110,7 +129,7 @@ def _attention(
 ) -> str:
     """f32 [T, D]: o(attention(rope(norm(q)), rope(norm(k)), v) sigmoid(gate)), all from h [T, D]."""
     heads, kv_heads, width, d = config.num_heads, config.num_kv_heads, config.head_dim, config.hidden_size
-    order = "gemma" if switches.offset_norms else "llama"
+    order = _order(config, switches)
 
     def linear(out: str, name: str, rows: int, prep: tuple[Scalar, ...] = ()) -> str:
         hf, gguf = f"model.layers.{layer}.self_attn.{name}_proj", f"blk.{layer}.attn_{name}"
@@ -153,5 +172,6 @@ def _mlp(b: Builder, config: ModelConfig, switches: Switches, layer: int, h: str
         routing=Routing(k=spec.k, normalize=normalize),
         act=act,
         shared="gated" if switches.shared else "none",
+        gguf=config.source == "gguf",
     )
     return mixture.write(b, layer, h)

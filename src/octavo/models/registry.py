@@ -109,6 +109,7 @@ ROWS: Mapping[str, Row] = {
     "qwen3moe": _QWEN3_MOE_FILE,
     "qwen2": _QWEN2,
     "qwen3": _QWEN3,
+    "qwen3next": _QWEN3_NEXT,
     "smollm3": _SMOLLM3,
     "olmo2": _OLMO2,
     "gpt2": _GPT2,

@@ -13,7 +13,14 @@ from octavo.runner.model import model_config, plain_program
 from octavo.weights.checkpoint import open_checkpoint
 from octavo.weights.match import match
 
-TURNED = ("transpose", "columns", "row", "flatten_heads", "transpose_heads")  # of preparation: rows are not the file's
+TURNED = (
+    "transpose",
+    "columns",
+    "row",
+    "flatten_heads",
+    "transpose_heads",
+    "taps",
+)  # of preparation: rows are not the file's
 
 
 class Subject:

@@ -1,11 +1,12 @@
 """Applies a weight's preparation (Weight.prep): moves and choices of whole rows, on the data and on every scale array
-alike; and for floats alone, whose elements can stand anywhere, columns and transposition."""
+alike; and for floats alone, whose elements can stand anywhere, columns and transposition. One step computes: `rates`,
+of a few numbers of a vector."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import prod
+from math import log, prod
 from typing import Any, cast
 
 import numpy as np
@@ -98,6 +99,21 @@ def row(tensor: Tensor) -> Tensor:
     return replace(tensor, data=tensor.data.reshape(1, -1), shape=(1, prod(tensor.shape)))
 
 
+def taps(tensor: Tensor) -> Tensor:
+    """[c, k] of floats becomes [c, 1, k]."""
+    _check_floats(tensor, "taps")
+    c, k = tensor.shape[0], tensor.shape[-1]
+    return replace(tensor, data=tensor.data.reshape(c, 1, k), shape=(c, 1, k))
+
+
+def rates(tensor: Tensor) -> Tensor:
+    """-exp(a) of each element of a vector becomes a, rounded to float32. Raises ConfigError for one not below 0."""
+    values = tensor.data.reshape(-1).tolist() if tensor.kind == "f32" else []
+    if not values or not all(value < 0 for value in values):
+        raise ConfigError("rates of decay are not below 0", param="ssm_a")
+    return replace(tensor, data=np.array([log(-value) for value in values], np.float32).reshape(tensor.shape))
+
+
 def _with(shape: tuple[int, ...], axis: int, count: int) -> tuple[int, ...]:
     return (*shape[:axis], count, *shape[axis + 1 :])
 
@@ -114,6 +130,8 @@ def prepared_shape(shape: tuple[int, ...], prep: tuple[tuple[Scalar, ...], ...])
             shape = (*shape[:-2], shape[-1], shape[-2])
         elif name == "row":
             shape = (1, prod(shape))
+        elif name == "taps":
+            shape = (shape[0], 1, shape[-1])
         elif name in HEAD_SHAPES:
             shape = HEAD_SHAPES[name](shape, *arguments)
         elif name in ("rows", "columns"):
@@ -125,7 +143,8 @@ def prepared_shape(shape: tuple[int, ...], prep: tuple[tuple[Scalar, ...], ...])
 
 def by_rows(prep: tuple[tuple[Scalar, ...], ...]) -> bool:
     """Whether whole rows of the file become whole rows."""
-    return not {"columns", "transpose", "row", "flatten_heads", "transpose_heads"} & {name for name, *_ in prep}
+    moved = {"columns", "transpose", "row", "flatten_heads", "transpose_heads", "taps", "rates"}
+    return not moved & {name for name, *_ in prep}
 
 
 def _ranges(bounds: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -160,6 +179,8 @@ STEPS: dict[Scalar, Callable[..., Tensor]] = {
     "columns": columns,
     "transpose": transpose,
     "row": row,
+    "taps": taps,
+    "rates": rates,
     "head_rows": head_rows,
     "flatten_heads": flatten_heads,
     "transpose_heads": transpose_heads,
