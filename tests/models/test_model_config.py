@@ -6,9 +6,10 @@ import sys
 import pytest
 
 from octavo.errors import ConfigError
+from octavo.fields import Fields
 from octavo.model_config import ModelConfig
 from octavo.model_experts import experts_from_mapping
-from octavo.model_recurrence import recurrence_from_mapping
+from octavo.model_recurrence import recurrence_from_gguf, recurrence_from_mapping
 from octavo.models import deepseek
 from octavo.models.registry import ROWS, program_for
 
@@ -331,6 +332,16 @@ RECURRENT = {
 }
 
 
+GGUF_RECURRENT = {
+    "llama.ssm.conv_kernel": 4,
+    "llama.ssm.state_size": 16,
+    "llama.ssm.group_count": 2,
+    "llama.ssm.time_step_rank": 4,
+    "llama.ssm.inner_size": 64,
+    "llama.full_attention_interval": 2,
+}
+
+
 def test_every_row_writes_a_program():
     for architecture, row in ROWS.items():
         latent = row.write is deepseek.program
@@ -342,6 +353,7 @@ def test_every_row_writes_a_program():
         else:
             stated = {**GGUF, **({"llama.expert_count": 8, "llama.expert_used_count": 2} if row.experts else {})}
             stated |= GGUF_LATENT if latent else {}
+            stated |= GGUF_RECURRENT if row.recurrence else {}
             metadata = {key.replace("llama", architecture): value for key, value in stated.items()}
             program = program_for(ModelConfig.from_gguf({**metadata, "general.architecture": architecture}, TENSORS))
         [export] = program.exports
@@ -376,6 +388,21 @@ def test_latents_and_their_index():
         with pytest.raises(ConfigError) as caught:
             ModelConfig.from_mapping(stated | {field: value})
         assert caught.value.param == field
+
+
+def test_what_a_gguf_file_states_about_recurrent_layers():
+    def spec(**changed):
+        stated = {**GGUF_RECURRENT, **{f"llama.{name}": value for name, value in changed.items()}}
+        return recurrence_from_gguf(Fields(stated, "llama"), 5)
+
+    found = spec()
+    assert (found.key_heads, found.key_dim, found.heads, found.value_dim, found.taps) == (2, 16, 4, 16, 4)
+    assert found.layers == (True, False, True, False, True)
+    assert spec(full_attention_interval=None).layers == (True, True, True, False, True)
+    assert recurrence_from_gguf(Fields({}, "llama"), 2) is None
+    for name, value in (("ssm.inner_size", 62), ("ssm.group_count", 3), ("ssm.conv_kernel", 1)):
+        with pytest.raises(ConfigError, match=name):
+            spec(**{name: value})
 
 
 def test_what_a_file_states_about_recurrent_layers():
