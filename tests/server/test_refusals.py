@@ -52,7 +52,7 @@ CASES = [
     ({"model": ...}, "model", "missing_field"),
     ({"model": 3}, "model", "invalid_type"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "unsupported"),
-    ({"tool_choice": "required"}, "tool_choice", "unsupported"),
+    ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
     ({"functions": [{"name": "f"}]}, "functions", "unsupported"),
     ({"response_format": {"type": "xml"}}, "response_format", "unsupported"),
     ({"modalities": ["text", "audio"]}, "modalities", "unsupported"),
@@ -61,6 +61,7 @@ CASES = [
     ({"chat_template": "{{ 1 }}"}, "chat_template", "template_not_allowed"),
     ({"chat_template_kwargs": {"a": [1]}}, None, "invalid_type"),
     ({"chat_template_kwargs": {"messages": "x"}}, "chat_template_kwargs", "invalid_value"),
+    ({"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}, "chat_template_kwargs", "invalid_value"),
     ({"chat_template_kwargs": {"add_generation_prompt": True}}, "chat_template_kwargs", "invalid_value"),
 ]
 

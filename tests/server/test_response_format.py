@@ -48,7 +48,7 @@ def test_what_reaches_the_engine(ask, llm, fields, structure, stream):
         (named({"not": {}}), "response_format", "not"),
         (named({"type": "strin"}), "response_format", "strin"),
         ({"structured_outputs": {"regex": "("}}, "structured_outputs", "regex"),
-        ({"structured_outputs": {"regex": 1}}, "structured_outputs.regex", "int"),
+        ({"structured_outputs": {"regex": 1}}, "structured_outputs.regex", "takes an expression"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "exactly one"),
         ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag", "not supported"),
         ({"structured_outputs": [1]}, "structured_outputs", "object"),

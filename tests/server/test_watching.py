@@ -1,14 +1,16 @@
 """`octavo ps`, `top --once`, `explain --request` against a running server, and the arithmetic behind them."""
 
 import json
+from io import StringIO
 
 import httpx2
 import pytest
+from rich.console import Console
 
 from octavo.cli.main import main
 from octavo.cli.readings import Reading, percentile, rate
 from octavo.cli.times import seconds
-from octavo.cli.top import bar, sparks
+from octavo.cli.top import View, bar, sparks
 from octavo.server.config import ServerConfig, key_digest
 
 
@@ -45,7 +47,51 @@ def test_ps_and_top_list_what_is_known(live, told, llm):
     code, out, _ = told("ps", "--all", "--json")
     assert code == 0 and name in out and json.loads(out.splitlines()[-1])["models"] == {"toy/model": "ready"}
     code, out, _ = told("top", "--once", "--interval", "0.1")
-    assert code == 0 and "toy/model" in out and name in out and "0 running, 0 waiting" in out
+    assert code == 0 and "toy/model" in out and name in out and "0 running" in out and "0 waiting" in out
+
+
+REQUEST = {
+    "id": "a1b2c3d4e5f60718",
+    "model": "toy/model-with-a-long-name",
+    "state": "decode",
+    "prompt_tokens": 12345,
+    "cached_tokens": 1024,
+    "computed_tokens": 12345,
+    "output_tokens": 1234,
+    "tokens_per_second": 123.4,
+    "first_token_seconds": 0.123,
+    "finish_reason": None,
+    "seconds": 12.3,
+}
+SCRAPED = """octavo_model_info{model="toy/model-with-a-long-name",version="1"} 1
+octavo_requests_running 12
+octavo_requests_waiting 3
+octavo_output_tokens_total 5
+"""
+
+
+@pytest.mark.parametrize(("width", "model_shown"), [(120, True), (80, False)])
+def test_top_fits_its_terminal(width, model_shown):
+    """Nothing is cut: figures stand one above the other and columns are left out instead."""
+
+    class Known:
+        url = "http://127.0.0.1:8737"
+
+        def text(self, path):
+            return SCRAPED
+
+        def json(self, path):
+            return {"data": [REQUEST]}
+
+    view, screen = View(Known()), Console(width=width, file=StringIO(), force_terminal=False)
+    view.read()
+    view.read()
+    screen.print(view.frame(screen))
+    out = screen.file.getvalue()
+    assert "…" not in out and max(map(len, out.splitlines())) <= width
+    for word in ("tokens/s", "between tokens", "12 running", "3 waiting", "a1b2c3d4e5f60718", "first token"):
+        assert word in out
+    assert (REQUEST["model"] in out.partition("request ")[2]) == model_shown
 
 
 @pytest.mark.parametrize(
@@ -53,9 +99,9 @@ def test_ps_and_top_list_what_is_known(live, told, llm):
     [
         (("explain", "--request", "nothing"), "no request 'nothing' of this key is known"),
         (("explain", "--request", "x", "--plain"), "--request goes without plain"),
-        (("explain", "--request", "x", "a-model"), "--request goes without model"),
+        (("explain", "--request", "x", "a-model"), "--request goes without model: --url names the server"),
         (("explain",), "octavo explain MODEL, or octavo explain --request ID"),
-        (("ps", "http://127.0.0.1:1"), "no server answers at http://127.0.0.1:1"),
+        (("ps", "http://127.0.0.1:1"), "no server answers at http://127.0.0.1:1 (Connection refused)"),
         (("ps", "nowhere"), "nowhere: a server's address is like http://127.0.0.1:8737"),
         (("top", "--interval", "0"), "--interval is 0.1 to 3600 seconds"),
     ],

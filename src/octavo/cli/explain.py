@@ -79,7 +79,8 @@ def _check_request(args: argparse.Namespace) -> None:
     """Nothing is accepted and then ignored."""
     for name, value in vars(args).items():
         if name not in ("request", "url", "json", "command", "config") and value not in (None, False):
-            raise UsageError(f"--request goes without {name.replace('_', '-')}", param=name)
+            hint = ": --url names the server" if name == "model" else ""
+            raise UsageError(f"--request goes without {name.replace('_', '-')}{hint}", param=name)
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -40,6 +40,7 @@ class Remote:
             raise self._refusal(error) from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or error
+            reason = getattr(reason, "strerror", None) or reason  # without the number that the system gives it
             raise ResourceError(
                 f"no server answers at {self.url} ({reason}): start one with `octavo serve MODEL`, or name its URL",
                 code="no_server",

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -28,6 +29,8 @@ WINDOW = 30  # readings that percentiles and sparklines reach back
 SPARKS, SPARK_WIDTH = "▁▂▃▄▅▆▇█", 20
 BAR_WIDTH = 24
 ROWS = 20  # requests
+COLUMNS = ("request", "model", "state", "prompt", "cached", "output", "first token", "rate", "age")
+SPARED = ("model", "cached", "age")  # in this order, where the terminal is narrow
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -46,13 +49,13 @@ def run(args: argparse.Namespace) -> int:
         time.sleep(args.interval)
         view.read()
         screen.width = max(screen.width, 110) if not screen.is_terminal else screen.width
-        screen.print(view.frame())
+        screen.print(view.frame(screen))
         return 0
-    with Live(view.frame(), console=screen, screen=True, auto_refresh=False) as live:
+    with Live(view.frame(screen), console=screen, screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(args.interval)
             view.read()
-            live.update(view.frame(), refresh=True)
+            live.update(view.frame(screen), refresh=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,26 +84,32 @@ class View:
         self._readings.append(reading)
         self._requests = self._remote.json("v1/requests")["data"]
 
-    def frame(self) -> RenderableType:
+    def frame(self, screen: Console) -> RenderableType:
         head = Text.assemble(
             ("Octavo  ", "bold"),
             (", ".join(self._readings[-1].models) or "no model is loaded", "bold red"),
             (f"  {self._remote.url}", "dim"),
         )
-        return Group(head, Text(), self._figures(), Text(), self._table())
+        return Group(head, Text(), self._figures(screen), Text(), self._table(screen))
 
-    def _figures(self) -> RenderableType:
+    def _figures(self, screen: Console) -> RenderableType:
+        """Rates beside times; above them, where the terminal is narrow."""
+        rows = self._rows()
+        beside = Padding(figures(rows), (0, 0, 0, 2))
+        if fits(beside, screen):
+            return beside
+        return Padding(
+            Group(figures([cells[:3] for cells in rows]), figures([cells[3:] for cells in rows])), (0, 0, 0, 2)
+        )
+
+    def _rows(self) -> list[tuple[RenderableType, ...]]:
         now = self._readings[-1]
-        grid = Table.grid(padding=(0, 3))
-        for justify in ("left", "right", "left", "left", "right", "left"):
-            grid.add_column(justify=justify, no_wrap=True)
         last = self._rates[-1] if self._rates else Rates(0.0, 0.0)
         first, gap, step = "octavo_time_to_first_token_seconds", "octavo_inter_token_seconds", "octavo_step_seconds"
         used, cached = now.value("octavo_kv_blocks_used"), now.value("octavo_kv_blocks_cached")
         blocks = max(used + cached + now.value("octavo_kv_blocks_free"), 1.0)
-        outputs = (
-            f"{now.value('octavo_requests_running'):.0f} running, {now.value('octavo_requests_waiting'):.0f} waiting"
-        )
+        running, waiting = (now.value(f"octavo_requests_{state}") for state in ("running", "waiting"))
+        outputs = (f"{running:.0f} running", f"{waiting:.0f} waiting")
         rows: tuple[tuple[str, str, str, str, str, str], ...] = (
             ("output", f"{last.output:.0f} tokens/s", self._sparks("output"), "first token", *self._percentiles(first)),
             (
@@ -111,11 +120,12 @@ class View:
                 *self._percentiles(gap),
             ),
             ("KV cache", f"{used / blocks:.1%}", bar(used / blocks, cached / blocks), "step", *self._percentiles(step)),
-            ("prefix hits", self._hits(), "", "outputs", outputs, ""),
+            ("prefix hits", self._hits(), "", "outputs", *outputs),
         )
-        for name, value, drawn, other, half, most in rows:
-            grid.add_row(Text(name, "dim"), value, Text(drawn, "red"), Text(other, "dim"), half, most)
-        return Padding(grid, (0, 0, 0, 2))
+        return [
+            (Text(name, "dim"), value, Text(drawn, "red"), Text(other, "dim"), half, most)
+            for name, value, drawn, other, half, most in rows
+        ]
 
     def _sparks(self, name: str) -> str:
         return sparks([getattr(each, name) for each in self._rates])
@@ -137,18 +147,40 @@ class View:
                 return f"{min(cached / prompt, 1.0):.0%}"
         return ""
 
-    def _table(self) -> RenderableType:
+    def _table(self, screen: Console) -> RenderableType:
+        for spared in range(len(SPARED) + 1):
+            table = Padding(self._requests_without(SPARED[:spared]), (0, 0, 0, 1))
+            if fits(table, screen):
+                break
+        return table
+
+    def _requests_without(self, spared: Sequence[str]) -> Table:
         grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim")
-        names = ("request", "model", "state", "prompt", "cached", "output", "first token", "rate", "age")
-        for place, name in enumerate(names):
-            grid.add_column(name, justify="right" if place > 2 else "left", no_wrap=True)
+        shown = [place for place, name in enumerate(COLUMNS) if name not in spared]
+        for place in shown:
+            grid.add_column(COLUMNS[place], justify="right" if place > 2 else "left", no_wrap=True)
         for request in self._requests[:ROWS]:
             cells = list(row(request))
             if request["state"] == "prefill":
                 done = request["computed_tokens"] / max(request["prompt_tokens"], 1)
                 cells[3] = f"{bar(done, 0.0, 10)} {cells[3]}"
-            grid.add_row(*cells, style="" if request["state"] != "ended" else "dim")
-        return Padding(grid, (0, 0, 0, 1))
+            grid.add_row(*(cells[place] for place in shown), style="" if request["state"] != "ended" else "dim")
+        return grid
+
+
+def fits(drawn: RenderableType, screen: Console) -> bool:
+    """Whether nothing of it need be cut."""
+    return Measurement.get(screen, screen.options.update_width(screen.width + 1), drawn).maximum <= screen.width
+
+
+def figures(rows: Sequence[Sequence[RenderableType]]) -> Table:
+    """Rows of a name, a value and what is drawn or said beside it, once or twice."""
+    grid = Table.grid(padding=(0, 3))
+    for place in range(len(rows[0])):
+        grid.add_column(justify="right" if place % 3 == 1 else "left", no_wrap=True)
+    for cells in rows:
+        grid.add_row(*cells)
+    return grid
 
 
 def sparks(values: Sequence[float]) -> str:

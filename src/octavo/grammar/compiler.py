@@ -128,7 +128,12 @@ def compile_structure(structure: Structure, tokens: TokenTable) -> Matcher:
 
 
 def _refusal(structure: Structure, said: str) -> OctavoError:
-    said = said.strip().splitlines()[0] if said.strip() else "it cannot be compiled"
+    lines = said.strip().splitlines() or ["it cannot be compiled"]
+    said = lines[0]
+    if said.endswith("regex parse error:"):  # the reason stands under the place that it points to
+        said += "".join(line.removeprefix("error:") for line in lines if line.startswith("error: "))
+    if said == "NoExtensionBias":
+        said = "it has no output that ends: a rule goes on in itself for ever"
     said = said.partition(". Enable ")[0]  # an option of the library, which nobody here can give
     if said.startswith("Unimplemented keys: "):
         keys = ", ".join(json.loads(said.removeprefix("Unimplemented keys: ")))

@@ -22,7 +22,7 @@ MAX_SOURCE = 256 << 10  # bytes
 MAX_OUTPUT = 4 << 20  # characters
 MAX_MEMORY = 512 << 20  # bytes of address space
 MAX_SECONDS = 2.0
-RESERVED = frozenset(("messages", "tools", "add_generation_prompt", "bos_token", "eos_token"))
+RESERVED = frozenset(("messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "chat_template"))
 
 
 class ChatTemplate:

@@ -11,7 +11,13 @@ from octavo.errors import RequestError, UnsupportedError
 from octavo.request import MAX_STRUCTURE, Structure
 
 _ANY_OBJECT = Structure("json_schema", '{"type":"object"}')
-_FORMS = ("json", "regex", "choice", "grammar", "json_object")
+_FORMS = {  # and what each takes
+    "json": "a JSON schema",
+    "regex": "an expression, as text",
+    "choice": "a list of texts",
+    "grammar": "a grammar, as text",
+    "json_object": "true",
+}
 
 
 def read_structure(response_format: Any, structured_outputs: Any) -> Structure | None:
@@ -75,7 +81,7 @@ def _form(name: str, value: Any) -> Structure:
         return Structure("regex", value)
     if name == "grammar" and isinstance(value, str):
         return Structure("grammar", value)
-    raise RequestError(f"{where}: a {type(value).__name__} is not what it takes", code="invalid_type", param=where)
+    raise RequestError(f"{where} takes {_FORMS[name]}", code="invalid_type", param=where)
 
 
 def _schema(schema: Mapping[str, Any]) -> Structure:
