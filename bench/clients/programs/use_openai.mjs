@@ -34,7 +34,7 @@ async function tools() {
 }
 
 async function responses() {
-  const asked = { model: MODEL, input: "Good morning", max_output_tokens: FEW };
+  const asked = { model: MODEL, input: "Good morning", max_output_tokens: 200, temperature: 0 };
   says("responses", (await client.responses.create(asked)).output_text, "You said: Good morning");
   const kinds = [];
   for await (const event of await client.responses.create({ ...asked, stream: true })) kinds.push(event.type);

@@ -8,7 +8,7 @@ from agents import Agent, ModelSettings, Runner, function_tool, set_tracing_disa
 from agents.models.openai_chatcompletions import OpenAIChatCompletionsModel
 from agents.models.openai_responses import OpenAIResponsesModel
 from openai import AsyncOpenAI
-from told import FEW, MODEL, ORDER, SCRIPTED, URL, run, says
+from told import MODEL, ORDER, SCRIPTED, URL, run, says
 
 KINDS = {"chat": OpenAIChatCompletionsModel, "responses": OpenAIResponsesModel}
 
@@ -22,7 +22,7 @@ def get_weather(city: str) -> str:
 async def both(name: str) -> None:
     async with AsyncOpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0) as client:
         model = KINDS[name](model=MODEL, openai_client=client)
-        settings = ModelSettings(max_tokens=200 if SCRIPTED else FEW)
+        settings = ModelSettings(max_tokens=200, temperature=0)
         agent = Agent(name="a", instructions="Be brief.", model=model, model_settings=settings)
         says(f"{name}: run", (await Runner.run(agent, "Good morning")).final_output, "You said: Good morning")
         if not SCRIPTED:
