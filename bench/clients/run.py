@@ -161,6 +161,16 @@ def drive(names: list[str], into: Path, url: str, *, scripted: bool, vectors: st
     return held
 
 
+TOLD = """
+## How they are told where the server is
+
+OpenAI's clients by `base_url` or `OPENAI_BASE_URL`, `http://HOST:PORT/v1`; Anthropic's by `ANTHROPIC_BASE_URL`,
+`http://HOST:PORT`; Ollama's by `OLLAMA_HOST`, the same. Agents: `octavo launch` prints or writes it. What each was told
+here stands in `bench/clients`. opencode and Qwen Code ask for thousands of tokens of output, which OpenAI's endpoints
+refuse where the context has no room for them: a limit in their settings helps.
+"""
+
+
 def kept(file: Path) -> dict[str, dict[str, Outcome]]:
     """What is known, by client and kind."""
     stored = json.loads(file.read_text()) if file.exists() else {}
@@ -195,7 +205,7 @@ def page(into: Path, known: dict[str, dict[str, Outcome]], model: str) -> str:
         lines.append(f"| {name} | {version(name, into)} | {' | '.join(sums)} | {', '.join(checked)} |")
         for kind, outcome in known[name].items():
             failures += [f"- {name}, {kind}: {words}" for words in outcome.failed]
-    lines += ["", "## What does not work", "", *(failures or ["Of the above, everything does."]), ""]
+    lines += [TOLD, "## What does not work", "", *(failures or ["Of the above, everything does."]), ""]
     return "\n".join(lines)
 
 
