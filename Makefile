@@ -123,7 +123,7 @@ CLIENTS ?= .clients
 clients: $(VENV)/dev.stamp
 	$(BIN)/octavo pull $(MODEL)
 	-$(PYTHON) bench/clients/install.py --into $(CLIENTS)
-	PYTHONPATH=tests/server $(BIN)/python bench/clients/run.py --into $(CLIENTS) --real $(MODEL) --write
+	$(BIN)/python bench/clients/run.py --into $(CLIENTS) --real $(MODEL) --write
 
 clean:
 	rm -rf build dist $(VENV) src/octavo/_native*.so

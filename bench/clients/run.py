@@ -1,6 +1,6 @@
 """`make clients`: drives every client against running servers and writes docs/clients.md.
 
-    PYTHONPATH=src:tests/server python bench/clients/run.py [--into .clients] [--write] [--real MODEL] [NAME ...]
+    python bench/clients/run.py [--into .clients] [--write] [--real MODEL] [NAME ...]
 
 Each client runs against a scripted model, which calls tools when it is told to; programs run against a real one too,
 where the shapes of answers count and not their words. Outcomes are kept beside the environments, so that one client may
@@ -225,7 +225,11 @@ def main() -> None:
     args = parser.parse_args()
     into = args.into.resolve()
     names = [name for name in args.names or NAMES if (into / name / "installed").exists()]
-    python = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests" / "server")))}
+    found = (
+        os.environ.get("PYTHONPATH", ""),
+        str(ROOT / "tests" / "server"),
+    )  # octavo itself: installed, or in the first
+    python = {"PYTHONPATH": os.pathsep.join(filter(None, found))}
     held = True
     if not args.no_scripted:
         with serving([sys.executable, str(HERE / "server.py")], python) as url:
