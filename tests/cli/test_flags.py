@@ -68,6 +68,7 @@ KINDS = {
     str: ("a", "b", "c"),
 }
 CHOICES = {
+    "speculate": ("ngram", "off", "suffix"),
     "kv-dtype": ("i8", "bf16", "i8"),
     "workload": ("mixed", "speeds", "mixed"),
     "activations": ("int", "bf16", "i8g32"),
