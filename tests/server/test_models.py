@@ -13,14 +13,16 @@ import pytest
 from scripted import ScriptedLLM
 
 from octavo.config import EngineConfig
-from octavo.errors import BadFileError, EngineError
+from octavo.errors import BadFileError, ConfigError, EngineError
 from octavo.server import fleet as plans
 from octavo.server import models as rules
+from octavo.server.admin import create_admin
 from octavo.server.app import create_app
 from octavo.server.config import ServerConfig
 from octavo.server.failures import HttpError
 from octavo.server.models import Models
 from octavo.server.seat import ServedModel
+from octavo.server.state import ServerState
 
 
 class Engine:
@@ -106,6 +108,28 @@ async def test_unknown_names_list_what_is_served(fleet):
     many = fleet(1, 1, aliases={"fast": "b"})
     refused = await refusal(many.once("c"))
     assert refused.http_status == 404 and "served: a, b, fast (or 'default')" in refused.message
+
+
+async def test_the_operator_is_refused_in_one_shape(fleet):
+    operator = httpx2.ASGITransport(app=create_admin(fleet(1, 1).models, ServerState()))
+    async with httpx2.AsyncClient(transport=operator, base_url="http://octavo") as client:
+        for method, path, status in (
+            ("GET", "/nothing", 404),
+            ("GET", "/drain", 405),
+            ("POST", "/requests/x/abort", 404),
+            ("POST", "/models/c/unload", 404),
+        ):
+            answer = await client.request(method, path)
+            assert answer.status_code == status and answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("aliases", "said"), [({"default": "b"}, "names the first model"), ({"a": "b"}, "given twice")]
+)
+def test_names_stand_for_one_model(aliases, said):
+    configs = [EngineConfig(model=name, served_model_name=name) for name in "ab"]
+    with pytest.raises(ConfigError, match=said):
+        plans.FleetConfig(aliases=aliases).models(configs)
 
 
 async def test_concurrent_first_requests_load_once(fleet):

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -65,6 +66,11 @@ def create_admin(models: Models, state: ServerState) -> Starlette:
             return _refused(error.http_status, error.code, error.message)
         return JSONResponse({"unloaded": name}) if unloaded else _refused(409, "model_in_use", f"{name} is in use")
 
+    async def unknown(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code = "method_not_allowed" if error.status_code == 405 else "not_found"
+        return _refused(error.status_code, code, f"{request.method} {request.scope['path'][:256]}: {error.detail}")
+
     return Starlette(
         routes=[
             Route("/requests", requests),
@@ -72,7 +78,8 @@ def create_admin(models: Models, state: ServerState) -> Starlette:
             Route("/requests/{id}/abort", abort, methods=["POST"]),
             Route("/drain", drain, methods=["POST"]),
             Route("/models/{name:path}/unload", unload, methods=["POST"]),
-        ]
+        ],
+        exception_handlers={HTTPException: unknown},
     )
 
 

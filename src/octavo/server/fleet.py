@@ -75,7 +75,8 @@ class FleetConfig:
         seen: set[str] = set()
         for name in (*names, *self.aliases, *((ALIAS,) if len(names) > 1 else ())):
             if name in seen:
-                raise ConfigError(f"the name {name!r} is given twice: change one by served-model-name", param="model")
+                given = "names the first model" if name == ALIAS else "is given twice"
+                raise ConfigError(f"the name {name!r} {given}: choose another (served-model-name)", param="model")
             seen.add(name)
         for alias, model in self.aliases.items():
             if model not in names:
