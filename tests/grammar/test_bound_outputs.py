@@ -228,7 +228,7 @@ def test_a_call_or_a_form(speaking):
 @pytest.mark.parametrize(
     ("name", "schema", "says"),
     [
-        ("hermes", {"type": "object", "properties": {"x": {"not": {}}}}, "not"),
+        ("hermes", {"type": "object", "properties": {"x": {"not": {}}}}, "form: not supported: not"),
         ("qwen", {"type": "object", "anyOf": []}, "anyOf"),
         ("qwen", {"type": "object", "properties": {"x": {"type": "string", "format": "date"}}}, "format"),
         ("glm", {"type": "object", "properties": {"x": {"type": "string", "pattern": "a", "maxLength": 2}}}, "pattern"),

@@ -231,6 +231,9 @@ def test_schemas_that_cannot_be_enforced_are_let_go_of_tools_that_are_not_strict
     assert bound(llm, '<tool_call>\n{"name": "odd", "arguments": {"x": [1]}}\n</tool_call>') and not bound(llm, "Hi")
     response = ask(tools=[tool(**odd["function"], strict=True), CLOCK], tool_choice="required")
     assert response.status_code == 400 and "odd" in response.json()["error"]["message"]
+    response = ask(tools=[tool(name="odd", parameters={"type": "string"}, strict=True)], tool_choice="required")
+    said = response.json()["error"]["message"]
+    assert response.status_code == 400 and said.startswith("tools: odd: type cannot be enforced")
 
 
 def test_budgets_of_thinking(ask, llm):

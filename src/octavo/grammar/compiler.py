@@ -6,6 +6,7 @@ The library raises for nothing: a matcher that has failed allows the end of the 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -26,6 +27,7 @@ MAX_CHOICES = 10_000
 # Of one structure, in the library's units: about 50 per microsecond while compiling, 14 while a mask is computed.
 LIMITS = llguidance.LLParserLimits(initial_lexer_fuel=200_000, max_lexer_states=20_000)
 FAILED = "structured output: "
+_PLACE = re.compile(r"at \d+\(\d+\): failed to compile JSON schema: ")  # in a grammar that nobody wrote
 
 
 class Matcher:
@@ -129,7 +131,7 @@ def compile_structure(structure: Structure, tokens: TokenTable) -> Matcher:
 
 def _refusal(structure: Structure, said: str) -> OctavoError:
     lines = said.strip().splitlines() or ["it cannot be compiled"]
-    said = lines[0]
+    said = _PLACE.sub("", lines[0])
     if said.endswith("regex parse error:"):  # the reason stands under the place that it points to
         said += "".join(line.removeprefix("error:") for line in lines if line.startswith("error: "))
     if said == "NoExtensionBias":

@@ -105,7 +105,9 @@ def _bound(
             except (RequestError, UnsupportedError) as reason:
                 if tool.strict:
                     said = reason.message.removeprefix("form: ").removeprefix("tools: ")
-                    raise type(reason)(f"tools: {tool.name}: {said}", code=reason.code, param="tools") from None
+                    if not said.startswith((f"{tool.name}:", f"{tool.name}.")):
+                        said = f"{tool.name}: {said}"
+                    raise type(reason)(f"tools: {said}", code=reason.code, param="tools") from None
                 kept[place] = replace(tool, schema={})
         if kept == list(tools.callable):
             raise type(error)(error.message, code=error.code, param="tools") from None
