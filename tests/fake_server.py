@@ -7,6 +7,7 @@
 
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+_ports = itertools.count()
 HERE = Path(__file__).resolve().parent
 
 
@@ -126,9 +128,13 @@ class FakeServer:
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Of this worker's own range, below those that the system gives away: nobody takes it before the server does."""
+    first = 20000 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for number in _ports:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", first + number % 1000))
+            return first + number % 1000
+    raise AssertionError("the count has no end")
 
 
 def rest(connection, received=b""):

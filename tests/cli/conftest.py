@@ -55,7 +55,7 @@ def refused(octavo):
         assert outcome.code == code, outcome.err
         assert outcome.out == ""
         assert outcome.err.count("\n") == 1 and outcome.err.startswith(f"error: {word}: "), outcome.err
-        assert len(outcome.err) < 700
+        assert len(outcome.err) < 900
         return outcome.err
 
     return call

@@ -67,7 +67,7 @@ def tensors(model, arch, split):
     config = model.config
     number = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
-    for name, values in apart(model.state_dict()):
+    for name, values in apart(model.state_dict(), config):
         array, parts = np.ascontiguousarray(values), name.split(".")
         if "indexer" in parts:
             yield f"blk.{parts[2]}.indexer.{INDEX[parts[-2]]}.{parts[-1]}", array
