@@ -14,7 +14,7 @@ from octavo.models.registry import program_for
 from octavo.program.cost import op_cost, program_cost
 from octavo.program.lower import default_kinds, lower
 from octavo.program.report import explain_totals
-from octavo.sim.learning import Sample, beside, corrections
+from octavo.sim.learning import Sample, beside, corrections, line
 from octavo.sim.linear import features, find
 from octavo.sim.machine import DEVICES, Correction, from_file, from_mapping, to_toml
 from octavo.sim.parallel import Parallel
@@ -136,12 +136,14 @@ def test_devices_share_and_talk(parallel):
 
 def test_a_machine_file_is_read_as_it_was_written(tmp_path):
     machine = replace(
-        DEVICES["h200"], corrections={"linear u4": Correction(((1.0, 1.5), (64.0, 1.1)), 0.02)}, measured=True
+        DEVICES["h200"],
+        corrections={"linear u4": Correction(((1.0, 1.5, 0.0), (64.0, 1.1, 2e-6)), 0.02)},
+        measured=True,
     )
     path = tmp_path / "m.toml"
     path.write_text(to_toml(machine))
     assert from_file(path) == machine
-    assert machine.corrections["linear u4"].factor(8) == pytest.approx(1.3)
+    assert machine.corrections["linear u4"].seconds(1e-5, 8) == pytest.approx(1.3e-5 + 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -176,6 +178,13 @@ def test_corrections_are_what_was_measured():
         program, replace(machine, step=0.0, row=0.0)
     ).seconds(StepShape.decode(16, 500))
     assert 2.0 < between < 3.0
+
+
+def test_a_line_has_no_negative_part():
+    assert line([(1.0, 3.0), (2.0, 5.0), (4.0, 9.0)]) == (pytest.approx(2.0), pytest.approx(1.0))
+    assert line([(1.0, 1.0), (2.0, 4.0)])[1] == 0.0
+    assert line([(1.0, 4.0), (2.0, 2.0)])[0] == 0.0
+    assert line([(3.0, 6.0)]) == (2.0, 0.0)
 
 
 def test_what_is_beside_operators_is_a_line():

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     found = _with_engine(found, surveys, args.model, threads)
     _write(path, found)
     rows = [
-        (name, *(f"{min(f):.2f} to {max(f):.2f}" for f in [[y for _, y in each.points]]), f"{each.error:.1%}")
+        (name, *(f"{min(f):.2f} to {max(f):.2f}" for f in [[y for _, y, _ in each.points]]), f"{each.error:.1%}")
         for name, each in found.corrections.items()
     ]
     table(found.name, ("operators", "time over the limit's", "spread"), rows)

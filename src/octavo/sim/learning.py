@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from octavo.program.ir import Program
 from octavo.sim.machine import Correction, MachineModel
@@ -22,42 +22,48 @@ class Sample:
 
 
 def corrections(machine: MachineModel, samples: Iterable[Sample]) -> dict[str, Correction]:
-    """By kind of operator. Of one size, the factors of several samples are averaged, weighted by their time; the error
-    of a kind is how far its samples lie from that, on average."""
+    """By kind of operator: at each size a line through what its operators took over what the limits ask, of all samples
+    with that many rows; the error of a kind is how far they lie from it, on average."""
     bare = replace(machine, corrections={})
     models: dict[int, StepModel] = {}
-    sums: dict[str, dict[float, tuple[float, float]]] = {}
-    seen: list[tuple[str, float, float, float]] = []
+    seen: dict[str, dict[float, list[tuple[float, float]]]] = {}
     for sample in samples:
         model = models.setdefault(id(sample.program), StepModel(sample.program, bare))
-        here: dict[tuple[str, float], tuple[float, float]] = {}
+        here: dict[tuple[str, float, float], list[float]] = {}
         for (name, size, least), taken in zip(model.least(sample.shape), sample.seconds, strict=True):
-            before = here.get((name, size), (0.0, 0.0))
-            here[name, size] = before[0] + least, before[1] + taken
-        for (name, size), (least, taken) in here.items():
-            if least <= 0 or taken <= 0:
-                continue
-            seen.append((name, size, least, taken))
-            sizes = sums.setdefault(name, {})
-            total = sizes.get(size, (0.0, 0.0))
-            sizes[size] = total[0] + least, total[1] + taken
-    return {
-        name: Correction(
-            tuple((size, taken / least) for size, (least, taken) in sorted(sizes.items())), _error(name, sizes, seen)
-        )
-        for name, sizes in sums.items()
-    }
+            if least > 0 and taken > 0:
+                here.setdefault((name, size, least), []).append(taken)
+        for (name, size, least), taken_by_each in here.items():
+            seen.setdefault(name, {}).setdefault(size, []).append((least, fmean(taken_by_each)))
+    found = {}
+    for name, sizes in seen.items():
+        lines = {size: line(pairs) for size, pairs in sizes.items()}
+        errors = [
+            abs(lines[size][0] * least + lines[size][1] - taken) / taken
+            for size, pairs in sizes.items()
+            for least, taken in pairs
+        ]
+        found[name] = Correction(tuple((size, *lines[size]) for size in sorted(lines)), fmean(errors))
+    return found
 
 
-def _error(
-    name: str, sizes: Mapping[float, tuple[float, float]], seen: Iterable[tuple[str, float, float, float]]
-) -> float:
-    distances = [
-        abs(math.log(taken / least / (sizes[size][1] / sizes[size][0])))
-        for kind, size, least, taken in seen
-        if kind == name
-    ]
-    return sum(distances) / max(len(distances), 1)
+def line(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """(factor, seconds besides) of (least, taken) pairs: least squares of relative errors, neither below 0."""
+    weights = [1 / taken**2 for _, taken in pairs]
+    total = sum(weights)
+    mean_x = sum(w * x for w, (x, _) in zip(weights, pairs, strict=True)) / total
+    mean_y = sum(w * y for w, (_, y) in zip(weights, pairs, strict=True)) / total
+    spread = sum(w * (x - mean_x) ** 2 for w, (x, _) in zip(weights, pairs, strict=True))
+    through = sum(w * x * y for w, (x, y) in zip(weights, pairs, strict=True)) / sum(
+        w * x * x for w, (x, _) in zip(weights, pairs, strict=True)
+    )
+    if spread <= 1e-12 * total * mean_x**2:
+        return through, 0.0
+    factor = sum(w * (x - mean_x) * (y - mean_y) for w, (x, y) in zip(weights, pairs, strict=True)) / spread
+    besides = mean_y - factor * mean_x
+    if besides < 0:
+        return through, 0.0
+    return (factor, besides) if factor > 0 else (0.0, mean_y)
 
 
 def beside(batches: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:

@@ -23,14 +23,17 @@ _NUMBERS = ("memory", "link", "barrier", "step", "row", "process")
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What operators of one kind took, over what the limits ask: factors by size (rows of the step; bytes of cache or
-    operations, for attention), and the mean error that is left."""
+    """What one operator of a kind takes: factor times what the limits ask, and seconds besides. points: (size, factor,
+    seconds), by rows of the step, or by bytes of cache or operations where contexts count. error: the mean that is
+    left."""
 
-    points: tuple[tuple[float, float], ...]
+    points: tuple[tuple[float, float, float], ...]
     error: float = 0.0
 
-    def factor(self, size: float) -> float:
-        return at(tuple((int(x), y) for x, y in self.points), max(size, 1.0))
+    def seconds(self, least: float, size: float) -> float:
+        size = max(size, 1.0)
+        factor = at(tuple((int(x), y) for x, y, _ in self.points), size)
+        return factor * least + at(tuple((int(x), y) for x, _, y in self.points), size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ def from_mapping(data: Mapping[str, Any], where: str) -> MachineModel:
     products = {kind: _number(data["products"].get(kind), f"{where}: products.{kind}") for kind in ("f32", "bf16")}
     products["int8"] = _number(data["products"].get("int8", products["bf16"]), f"{where}: products.int8")
     corrections = {
-        kind: Correction(_points(value.get("points"), f"{where}: corrections.{kind}"), float(value.get("error", 0.0)))
+        kind: Correction(_triples(value.get("points"), f"{where}: corrections.{kind}"), float(value.get("error", 0.0)))
         for kind, value in data.get("corrections", {}).items()
     }
     found = MachineModel(
@@ -149,7 +152,7 @@ def to_toml(machine: MachineModel) -> str:
         lines.append(f"{name} = [{points}]")
     lines += ["", "[products]", *(f"{kind} = {rate!r}" for kind, rate in machine.products.items())]
     for kind, correction in machine.corrections.items():
-        points = ", ".join(f"[{size!r}, {factor!r}]" for size, factor in correction.points)
+        points = ", ".join(f"[{size!r}, {factor!r}, {besides!r}]" for size, factor, besides in correction.points)
         lines += ["", f'[corrections."{kind}"]', f"points = [{points}]", f"error = {correction.error!r}"]
     return "\n".join(lines) + "\n"
 
@@ -178,3 +181,11 @@ def _points(value: Any, where: str) -> tuple[tuple[float, float], ...]:
     if any(after[0] <= before[0] for before, after in pairwise(found)):
         raise ConfigError(f"{where}: the first numbers ascend")
     return tuple(found)
+
+
+def _triples(value: Any, where: str) -> tuple[tuple[float, float, float], ...]:
+    if not isinstance(value, list) or not all(isinstance(each, list) and len(each) == 3 for each in value):
+        raise ConfigError(f"{where}: a list of [size, factor, seconds]")
+    sizes = _points([[size, 1.0] for size, _, _ in value], where)
+    rest = [(_number(factor, where, 0.0), _number(besides, where, 0.0)) for _, factor, besides in value]
+    return tuple((size, *pair) for (size, _), pair in zip(sizes, rest, strict=True))

@@ -16,7 +16,7 @@ from octavo.program.cost import op_cost, op_product
 from octavo.program.encode import barrier_flags
 from octavo.program.ir import Op, Program
 from octavo.program.limits import Roofs, least_seconds
-from octavo.program.rules import Cost
+from octavo.program.rules import Cost, entry_bytes
 from octavo.sim.linear import Features, features, find
 from octavo.sim.machine import MachineModel
 from octavo.sim.parallel import Parallel
@@ -132,7 +132,7 @@ class StepModel:
             return limits[bound], limits[bound], bound
         name, size = correction(kind.op, kind.correction, kind.contextual, cost, shape)
         known = self.machine.corrections.get(name)
-        return limits[bound] * (known.factor(size) if known is not None else 1.0), limits[bound], bound
+        return known.seconds(limits[bound], size) if known is not None else limits[bound], limits[bound], bound
 
 
 class _Moving:
@@ -159,9 +159,11 @@ def correction(op: Op, name: str, contextual: bool, cost: Cost, shape: StepShape
 
 
 def name_of(program: Program, op: Op) -> str:
-    """What operators share that have the same correction: kind, and what their matrices are held as."""
+    """What operators share that have the same correction: kind, what their matrices are held as, and of those with a
+    cache how much of it a token has."""
     held = {program.weights[name].kind or "bf16" for name in op.weights if len(program.weights[name].shape) > 1}
-    return " ".join([op.kind, *sorted(held)])
+    cached = sum(entry_bytes(program, part) for part in op.parts or (op,))
+    return " ".join([op.kind, *sorted(held), *([f"{cached} B"] if cached else [])])
 
 
 def _kinds(program: Program) -> list[Kind]:
