@@ -87,6 +87,9 @@ class FakeServer:
                 return response.status, response.headers, json.load(response)
         except urllib.error.HTTPError as error:
             return error.code, error.headers, json.load(error)
+        except OSError as error:
+            error.add_note(self.said())
+            raise
 
     def stream(self, **fields):
         """A connection whose answer has begun, and what came so far."""

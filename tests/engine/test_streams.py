@@ -85,6 +85,8 @@ async def test_a_slow_reader_gets_the_same_text(llm, shared):
         await asyncio.sleep(0.001)
     brake.release()
     await idle(llm)  # the engine does not wait for the reader
+    while llm._post._sacks:
+        await asyncio.sleep(0)
     rest = await collect(stream)
     assert first.text + "".join(delta.text for delta in rest) == shared.generate("abc", PARAMS)[0].outputs[0].text
     assert len(rest) == 1
