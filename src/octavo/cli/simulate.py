@@ -273,10 +273,10 @@ def _who(args: argparse.Namespace, machine: MachineModel) -> str:
 def show(found: Summary, title: str, taken: float) -> None:
     heads = ("", "mean", *(f"p{p}" for p in PERCENTILES), "most")
     rows = [
-        ("first token", *_spread(found.ttft, 1.0)),
-        ("token to token", *_spread(found.gap, 1.0)),
-        ("the same, by request", *_spread(found.mean_gap, 1.0)),
-        ("whole answer", *_spread(found.whole, 1.0)),
+        ("first token", *_spread(found.ttft)),
+        ("token to token", *_spread(found.gap)),
+        ("the same, by request", *_spread(found.mean_gap)),
+        ("whole answer", *_spread(found.whole)),
     ]
     table(title, heads, rows)
     ended = ", ".join(f"{count:,} {reason}" for reason, count in found.ended.items())
@@ -295,8 +295,8 @@ def show(found: Summary, title: str, taken: float) -> None:
     table("", ("service", ""), rows)
 
 
-def _spread(spread: Spread, unit: float) -> tuple[str, ...]:
-    return tuple(_time(value / unit) for value in (spread.mean, *spread.at, spread.most))
+def _spread(spread: Spread) -> tuple[str, ...]:
+    return tuple(_time(value) for value in (spread.mean, *spread.at, spread.most))
 
 
 def _time(seconds: float) -> str:

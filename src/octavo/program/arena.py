@@ -63,6 +63,11 @@ def leading(buffer: Buffer) -> int:
     return ld + K_ALIGN if ld * 2 % ALIAS_BYTES == 0 else ld
 
 
+def stride_bytes(buffer: Buffer) -> int:
+    """From row to row."""
+    return leading(buffer) * (1 if buffer.dtype in RECORD_BYTES else 2 if buffer.dtype == "bf16" else 4)
+
+
 def place(program: Program) -> Arena:
     """Regions by lifetime, in one walk over the operators."""
     last_use = {name: i for i, op in enumerate(program.ops) for name in op.ins}
@@ -132,5 +137,4 @@ class _Regions:
 
     @staticmethod
     def _measure(buffer: Buffer) -> tuple[Size, int]:
-        size = 1 if buffer.dtype in RECORD_BYTES else 2 if buffer.dtype == "bf16" else 4
-        return rows_of(buffer), leading(buffer) * size
+        return rows_of(buffer), stride_bytes(buffer)

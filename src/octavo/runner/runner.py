@@ -240,7 +240,7 @@ class Runner:
             begun = time.perf_counter()
             self._session.run(TARGET, step.header)
             step.ran = True
-            if step.decodes:
+            if step.mates.drafted(self._drafter) and step.decodes:
                 self._pace.hear(step.plan.num_tokens, time.perf_counter() - begun)
 
     # ---- drafts

@@ -6,6 +6,7 @@ Figures of devices are those of their data sheets, dense; what was measured on a
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -31,9 +32,17 @@ class Correction:
     error: float = 0.0
 
     def seconds(self, least: float, size: float) -> float:
-        size = max(size, 1.0)
-        factor = at(tuple((int(x), y) for x, y, _ in self.points), size)
-        return factor * least + at(tuple((int(x), y) for x, _, y in self.points), size)
+        low = self.points[0]
+        for high in self.points:
+            if size <= high[0]:
+                break
+            low = high
+        else:
+            high = low
+        if size <= low[0] or high[0] == low[0]:
+            return low[1] * least + low[2]
+        share = math.log(size / low[0]) / math.log(high[0] / low[0])
+        return (low[1] + share * (high[1] - low[1])) * least + low[2] + share * (high[2] - low[2])
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from octavo.program.arena import leading, place, rows_of
-from octavo.program.ir import Buffer, Program
+from octavo.program.arena import place, rows_of, stride_bytes
+from octavo.program.ir import Program
 from octavo.program.rules import stored_bytes
 from octavo.sim.machine import MachineModel
 from octavo.sim.parallel import Parallel, is_expert
 from octavo.sim.steps import Part, StepModel
 from octavo.types import StepShape
 
-_RECORD = {"i15": 1, "i8g32": 1, "i15g32": 1, "i8row": 1, "i8x": 1, "bf16": 2}  # bytes of one element of a row's stride
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 CONTEXTS = (128, 512, 2048, 8192, 32768, 131072)
 
@@ -211,13 +210,9 @@ def arena_bytes(program: Program, tokens: int) -> int:
     regions: dict[int, int] = {}
     for name, at in arena.places.items():
         buffer = program.buffers[name]
-        size = rows_of(buffer).at(shape) * leading(buffer) * _element(buffer)
+        size = rows_of(buffer).at(shape) * stride_bytes(buffer)
         regions[at.region] = max(regions.get(at.region, 0), size)
     return sum(regions.values())
-
-
-def _element(buffer: Buffer) -> int:
-    return _RECORD.get(buffer.dtype, 4)
 
 
 def _gap_batch(steps: StepModel, context: int, gap: float | None, most: int) -> int:

@@ -120,9 +120,9 @@ class StepModel:
     def _part(self, kind: Kind, cost: Cost, shape: StepShape, roofs: Roofs) -> Part:
         cost = self.parallel.share(kind.op, cost)
         taken, least, bound = self._taken(kind, cost, shape, roofs)
-        total = Cost(*(kind.count * amount for amount in (cost.flops, cost.weight_bytes, cost.cache_bytes)))
-        total = replace(total, value_bytes=kind.count * cost.value_bytes)
-        return Part(kind.correction, kind.count, kind.count * taken, kind.count * least, bound, total)
+        count = kind.count
+        total = Cost(count * cost.flops, count * cost.weight_bytes, count * cost.cache_bytes, count * cost.value_bytes)
+        return Part(kind.correction, count, count * taken, count * least, bound, total)
 
     def _taken(self, kind: Kind, cost: Cost, shape: StepShape, roofs: Roofs) -> tuple[float, float, str]:
         """Of one operator: seconds, those of the limit that binds it, and which that is."""
