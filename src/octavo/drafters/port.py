@@ -24,7 +24,8 @@ from octavo.weights.kinds import Tensor
 
 @dataclass(frozen=True, slots=True)
 class DraftRow:
-    """One row of the step. `begin`: the step row of its first token, for taking the target's exports.
+    """One row of the step. `begin`: the step row of its first token, for taking the target's exports [T, width].
+    `logits`: the row of its first logits, for taking those of [R, width].
 
     result.token_ids is what commit will append (empty when the row does not sample); the last of them is not in any
     cache yet. result.accepted: offsets in row.token_ids of the accepted drafts.
@@ -34,6 +35,14 @@ class DraftRow:
     row: Row
     begin: int
     result: RowResult
+    logits: int = 0
+
+    @property
+    def last(self) -> int:
+        """The row of the logits that gave the last of result.token_ids."""
+        row, accepted = self.row, self.result.accepted
+        offset = accepted[-1] if accepted else len(row.token_ids) - row.num_drafts - 1
+        return self.logits + offset - row.logits_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +64,9 @@ class DraftSession(Protocol):
 
     def pace(self, rows: int) -> tuple[float, float]:
         """Seconds that a step of so many rows takes lately, and one row more; zeros while that is not known."""
+
+    def logits(self, name: str) -> Any:
+        """An export [rows, vocabulary] as the sampler reads it (backends/port.py)."""
 
     def view(self, name: str) -> Any:
         """An export as a numpy float32 array [rows, width], valid until the program that writes it runs again."""

@@ -249,11 +249,12 @@ class Runner:
     ) -> list[RowResult]:
         """The results with what the drafter proposes after them."""
         seen: dict[int, DraftRow] = {}
-        begin = 0
+        begin = logits = 0
         for number, (row, request, result) in enumerate(zip(rows, requests, results, strict=True)):
             if request is not None and self._drafter.serves(request):
-                seen[number] = DraftRow(request, row, begin, result)
+                seen[number] = DraftRow(request, row, begin, result, logits)
             begin += len(row.token_ids)
+            logits += row.num_logits
         sampled = {number: row for number, row in seen.items() if row.result.token_ids}
         for number, proposal in zip(sampled, self._proposals(seen, sampled), strict=True):
             drafts = self._allowed(proposal.token_ids)
@@ -286,6 +287,9 @@ class Runner:
     def run(self, program: str, rows: Sequence[Row], source_rows: Sequence[int] = ()) -> None:
         """One run of a drafter's program (see DraftSession)."""
         self._session.run(program, self._draft_writer.write(rows, source_rows=source_rows))
+
+    def logits(self, name: str) -> Any:
+        return self._session.logits(name)
 
     def view(self, name: str) -> Any:
         return self._session.view(name)
