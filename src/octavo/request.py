@@ -26,6 +26,7 @@ MAX_LOGIT_BIAS = 1024
 MAX_STOP_IDS = 1024
 MAX_BAD_WORDS, MAX_BAD_LENGTH = 1024, 256  # each is looked at in every step, which batch mates share
 
+MAX_DRAFTS = 1024  # that a request may allow itself; drafters have far fewer
 MAX_STRUCTURE, MAX_FORM = 256 << 10, 1 << 20  # characters of a source
 
 # (the tokens of the prompt and of the output, the logits of what comes next: numpy float32 [V], to be changed in place)
@@ -69,7 +70,7 @@ class SamplingParams:
     `logprobs` n: the chosen token and the n most likely at each position; 0 gives the chosen alone.
     prompt_logprobs_from: index of the first prompt token whose log-probability is wanted; what stands before it may
     come from the prefix cache.
-    speculate: whether drafts may be proposed, which change speed alone.
+    speculate: whether drafts may be proposed, which change speed alone; a number: at most so many a step.
     shown_special_ids: special tokens that are text all the same. structure: what the output must be. thinking_budget:
     most tokens of reasoning; then the mark that closes it comes, whatever the model would say. logits_processor: for an
     engine in this process; a function of its arguments alone, or the output depends on when it is asked.
@@ -98,7 +99,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     allowed_token_ids: tuple[int, ...] | None = None
     detokenize: bool = True
-    speculate: bool = True
+    speculate: bool | int = True
     skip_special_tokens: bool = True
     shown_special_ids: tuple[int, ...] = ()
     structure: Structure | None = None
@@ -113,6 +114,11 @@ class SamplingParams:
         object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
         _check_ranges(self)
         _check_lists(self)
+
+    @property
+    def most_drafts(self) -> int:
+        """Of a step."""
+        return MAX_DRAFTS if self.speculate is True else int(self.speculate)
 
     @property
     def greedy(self) -> bool:
@@ -182,9 +188,12 @@ def _check_ranges(params: SamplingParams) -> None:
     _integer(params, "logprobs", 0, MAX_LOGPROBS, optional=True)
     _integer(params, "prompt_logprobs", 0, MAX_LOGPROBS, optional=True)
     _integer(params, "prompt_logprobs_from", 0, 2**31 - 1)
-    for name in ("include_stop_str_in_output", "ignore_eos", "detokenize", "speculate", "skip_special_tokens"):
+    for name in ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens"):
         if not isinstance(getattr(params, name), bool):
             raise RequestError(f"{name} must be true or false, not {getattr(params, name)!r}", param=name)
+    if not isinstance(params.speculate, int) or not 0 <= params.speculate <= MAX_DRAFTS:
+        said = f"true, false or a number of drafts up to {MAX_DRAFTS}, not {params.speculate!r}"
+        raise RequestError(f"speculate is {said}", param="speculate")
     if params.max_tokens is not None and params.min_tokens > params.max_tokens:
         raise RequestError(
             f"min_tokens {params.min_tokens} is larger than max_tokens {params.max_tokens}", param="min_tokens"
@@ -415,6 +424,7 @@ class TokenDelta(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     One without tokens says that the prompt is computed so far. cached_tokens, computed, queued, preemptions: as in
     Request. mask_seconds: with the last delta, by the loop: what the masks of an output that has a form took.
+    drafted, accepted: drafts that this step verified, and how many of them are among its tokens.
     """
 
     request_id: str
@@ -429,3 +439,5 @@ class TokenDelta(msgspec.Struct, frozen=True, gc=False, array_like=True):
     preemptions: int = 0
     embedding: bytes = b""
     mask_seconds: float = 0.0
+    drafted: int = 0
+    accepted: int = 0

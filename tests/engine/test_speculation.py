@@ -1,6 +1,7 @@
 """Lookups in a real engine: the same tokens and log-probabilities with and without; a drafter that fails."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 from engines import settle
@@ -40,6 +41,29 @@ def test_text_does_not_depend_on_who_proposes(make_llm, kind, options):
     assert stats.drafts > 0
     if kind != "auto":
         assert stats.drafts_accepted > 0
+
+
+def test_what_became_of_drafts_is_told(make_llm):
+    llm = make_llm(speculate="ngram")
+    outputs = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
+    stats = llm.stats()
+    assert sum(output.drafts.proposed for output in outputs) == stats.drafts
+    assert sum(output.drafts.accepted for output in outputs) == stats.drafts_accepted == sum(stats.accepted_at)
+    assert sum(output.drafts.steps for output in outputs) == stats.draft_steps
+    first, silent = outputs[0].drafts, outputs[3].drafts
+    assert first.length == 1 + first.accepted / first.steps > 1
+    assert (silent.proposed, silent.length) == (0, 1.0)
+    assert list(stats.accepted_at) == sorted(stats.accepted_at, reverse=True)
+
+
+def test_a_request_may_limit_its_drafts(make_llm):
+    plain = said(make_llm())
+    llm = make_llm(speculate="ngram")
+    params = [replace(each, speculate=2 if each.speculate else False) for each in PARAMS]
+    outputs = llm.generate(PROMPTS, params, use_tqdm=False)
+    assert [output.outputs[0].token_ids for output in outputs] == [ids for ids, _ in plain]
+    assert 0 < outputs[0].drafts.proposed <= 2 * outputs[0].drafts.steps
+    assert len(llm.stats().accepted_at) <= 2
 
 
 class Failing(ToyDrafter):

@@ -39,6 +39,7 @@ class ScriptedLLM:
         self.mute = None
         self.pause = 0.0
         self.failure = None
+        self.drafts = 0, 0  # verified in a step, and accepted
         self.opened = self.closed = 0
         self.calls = []
         self._structures = Structures(lambda: self.tokenizer)
@@ -91,7 +92,7 @@ class ScriptedLLM:
         return self.opened - self.closed
 
     def stats(self):
-        return EngineStats(self.opened - self.closed, 0, 64, 64, 0, 0, 0, 0, 0, 0)
+        return EngineStats(self.opened - self.closed, 0, 64, 64, 0, 0, 0, 0, 0, 0, drafts=9, accepted_at=(3, 1))
 
     def close(self):
         self._template.close()
@@ -123,6 +124,8 @@ class ScriptedLLM:
             finish_reason="stop" if last else "length" if full else None,
             stop_reason=None,
             cached_tokens=1,
+            drafted=self.drafts[0],
+            accepted=self.drafts[1],
         )
 
     def _entries(self, token, top):

@@ -52,6 +52,12 @@ def test_a_request_is_counted_once_everywhere(ask, client):
     assert found[("octavo_http_requests_open",)] == 1  # the one that asks
 
 
+def test_drafts_are_counted_by_position(client):
+    found = samples(client)
+    assert found[("octavo_drafts_total",)] == 9
+    assert [found["vllm:spec_decode_num_accepted_tokens_per_pos_total", place] for place in "01"] == [3, 1]
+
+
 def test_labels_are_few_whatever_is_asked(ask, client):
     for path in ("/nothing/7", "/v1/models/toy/model", "/v1/models/x", "/v1/requests/y"):
         client.get(path)

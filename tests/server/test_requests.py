@@ -37,6 +37,28 @@ def test_a_request_is_explained(client, llm):
     assert shown["prompts"] == [None] and SECRET not in json.dumps(shown)
 
 
+def test_drafts_are_told_where_there_were_any(client, llm):
+    plain = asked(client, max_tokens=4)
+    assert "completion_tokens_details" not in plain.json()["usage"]
+    llm.drafts = 5, 3
+    answer = asked(client, max_tokens=4, n=2)
+    details = {"accepted_prediction_tokens": 24, "rejected_prediction_tokens": 16}
+    assert answer.json()["usage"]["completion_tokens_details"] == details
+    shown = client.get(f"/v1/requests/{answer.headers['x-request-id']}").json()
+    first = shown["choices"][0]
+    assert (first["drafts"], first["drafts_accepted"], first["acceptance_length"]) == (20, 12, 4.0)
+    shown = client.get(f"/v1/requests/{plain.headers['x-request-id']}").json()
+    assert shown["choices"][0]["acceptance_length"] is None
+
+
+def test_a_request_may_limit_drafts(client, llm):
+    for said in (False, 0, 3, True):
+        assert asked(client, max_tokens=1, speculate=said).status_code == 200
+    assert [call["params"].most_drafts > 3 for call in llm.calls] == [False, False, False, True]
+    answer = asked(client, max_tokens=1, speculate=-1)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "speculate"
+
+
 def test_prompts_are_kept_where_that_is_asked_for(llm):
     with TestClient(create_app(llm, ServerConfig(port=0, keep_prompts=True)), base_url="http://127.0.0.1") as client:
         answer = asked(client)

@@ -32,12 +32,14 @@ def ask(live, **headers):
     return httpx2.post(f"{live}/completions", json=body, headers=headers).headers["x-request-id"]
 
 
-def test_explain_says_where_the_time_went(live, told):
+def test_explain_says_where_the_time_went(live, told, llm):
+    llm.drafts = 2, 1
     name = ask(live)
     code, out, _ = told("explain", "--request", name, "--json")
     assert code == 0 and name in out and "prompt: not kept" in out
     for word in ("before the engine", "queue", "prefill", "decode", "longest gap", "preemptions", "ended by"):
         assert word in out
+    assert "4 of 8 accepted, 2.00 tokens a step that had any" in out
     assert json.loads(out.splitlines()[-1])["output_tokens"] == 4
 
 
@@ -67,6 +69,9 @@ SCRAPED = """octavo_model_info{model="toy/model-with-a-long-name",version="1"} 1
 octavo_requests_running 12
 octavo_requests_waiting 3
 octavo_output_tokens_total 5
+octavo_drafts_total 8
+octavo_drafts_accepted_total 6
+octavo_draft_steps_total 4
 """
 
 
@@ -89,7 +94,16 @@ def test_top_fits_its_terminal(width, model_shown):
     screen.print(view.frame(screen))
     out = screen.file.getvalue()
     assert "…" not in out and max(map(len, out.splitlines())) <= width
-    for word in ("tokens/s", "between tokens", "12 running", "3 waiting", "a1b2c3d4e5f60718", "first token"):
+    for word in (
+        "tokens/s",
+        "75% accepted",
+        "2.50",
+        "between tokens",
+        "12 running",
+        "3 waiting",
+        "a1b2c3d4e5f60718",
+        "first token",
+    ):
         assert word in out
     assert (REQUEST["model"] in out.partition("request ")[2]) == model_shown
 

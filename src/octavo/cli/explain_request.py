@@ -57,6 +57,9 @@ def times(record: Mapping[str, Any], choice: Mapping[str, Any]) -> Iterator[tupl
     yield "longest gap", seconds(choice["longest_gap_seconds"])
     if choice["mask_seconds"]:
         yield "masks", seconds(choice["mask_seconds"])
+    if choice["drafts"]:
+        said = f"{choice['drafts_accepted']} of {choice['drafts']} accepted"
+        yield "drafts", f"{said}, {choice['acceptance_length']:.2f} tokens a step that had any"
     yield "whole request", seconds(record["seconds"])
     yield "preemptions", str(choice["preemptions"])
     yield "seed", str(choice["seed"])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from octavo.cli import flags
 from octavo.cli.screen import capacity_table, console, load_notes, progress
+from octavo.engine.course import NO_DRAFTS, Drafts
 from octavo.engine.llm import AsyncLLM
 from octavo.errors import BadFileError, EngineError, RequestError, UsageError
 from octavo.request import SamplingParams
@@ -92,14 +93,21 @@ class Speed:
     cached: int = 0
     output: int = 0
     opening: int = 0  # tokens that came with the first
+    drafts: Drafts = NO_DRAFTS
 
     def line(self) -> str:
         wait, later = self.first - self.start, self.output - self.opening
         rate = f" at {later / (self.end - self.first):.0f} tok/s" if later else ""
         return (
             f"[{self.prompt} prompt tokens ({self.cached} cached), first token after {wait:.2f} s; "
-            f"{self.output} tokens{rate}]"
+            f"{self.output} tokens{rate}{self._drafted()}]"
         )
+
+    def _drafted(self) -> str:
+        drafts = self.drafts
+        if not drafts.proposed:
+            return ""
+        return f"; {drafts.accepted} of {drafts.proposed} drafts accepted, {drafts.length:.2f} tokens a step with any"
 
 
 class Conversation:
@@ -163,7 +171,7 @@ class Conversation:
             speed.first = speed.first or time.monotonic()
             speed.output += len(delta.token_ids)
             speed.opening = speed.opening or speed.output
-            speed.cached = delta.cached_tokens
+            speed.cached, speed.drafts = delta.cached_tokens, delta.drafts
             print(delta.text, end="", flush=True)
             said.append(delta.text)
             if delta.finish_reason == "error":

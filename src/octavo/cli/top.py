@@ -122,6 +122,7 @@ class View:
             ("KV cache", f"{used / blocks:.1%}", bar(used / blocks, cached / blocks), "step", *self._percentiles(step)),
             ("prefix hits", self._hits(), "", "outputs", *outputs),
         )
+        rows += self._drafts()
         return [
             (Text(name, "dim"), value, Text(drawn, "red"), Text(other, "dim"), half, most)
             for name, value, drawn, other, half, most in rows
@@ -146,6 +147,17 @@ class View:
             if prompt:
                 return f"{min(cached / prompt, 1.0):.0%}"
         return ""
+
+    def _drafts(self) -> tuple[tuple[str, str, str, str, str, str], ...]:
+        """Of the window; of all time while that had none; no row where nobody proposes."""
+        now = self._readings[-1]
+        for before in (self._readings[0], Reading(0.0, {}, {})):
+            names = ("octavo_drafts_total", "octavo_drafts_accepted_total", "octavo_draft_steps_total")
+            drafts, accepted, steps = (now.value(name) - before.value(name) for name in names)
+            if drafts and steps:
+                share = f"{accepted / drafts:.0%} accepted"
+                return (("drafts", share, "", "with drafts", f"{1 + accepted / steps:.2f}", "tokens a step"),)
+        return ()
 
     def _table(self, screen: Console) -> RenderableType:
         for spared in range(len(SPARED) + 1):

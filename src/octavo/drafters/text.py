@@ -53,7 +53,7 @@ class TextDrafter:
         return None
 
     def serves(self, request: Request) -> bool:
-        return request.params.speculate and not request.whole
+        return bool(request.params.speculate) and not request.whole
 
     def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
         for row in rows:

@@ -8,6 +8,26 @@ from dataclasses import dataclass
 from octavo.request import FinishReason, TokenDelta
 
 
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """What became of drafts. proposed: that steps verified. steps: that verified any, of one output each."""
+
+    proposed: int = 0
+    accepted: int = 0
+    steps: int = 0
+
+    @property
+    def length(self) -> float:
+        """Acceptance length: tokens that a step with drafts gave, which are the drafts accepted and one more."""
+        return 1 + self.accepted / self.steps if self.steps else 1.0
+
+    def __add__(self, other: Drafts) -> Drafts:
+        return Drafts(self.proposed + other.proposed, self.accepted + other.accepted, self.steps + other.steps)
+
+
+NO_DRAFTS = Drafts()
+
+
 @dataclass(slots=True, eq=False)
 class Course:
     """begun: when its request was made. queued: seconds from there to its first step; prefill lies between that and
@@ -28,6 +48,7 @@ class Course:
     computed: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    drafts: Drafts = NO_DRAFTS
     preemptions: int = 0
     mask_seconds: float = 0.0
     ended: float = 0.0
@@ -44,6 +65,8 @@ class Course:
             self.computed = delta.computed
         if delta.cached_tokens > self.cached_tokens:
             self.cached_tokens = delta.cached_tokens
+        if delta.drafted:
+            self.drafts += Drafts(delta.drafted, delta.accepted, 1)
         if kept:
             now = time.monotonic()
             if self.latest:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from octavo.config import EngineConfig
 from octavo.drafters.port import Drafter
+from octavo.engine.course import NO_DRAFTS
 from octavo.engine.executor import ProgressHook, ThreadEngine, no_progress
 from octavo.engine.inputs import InputReader, Prepared, Prompt
 from octavo.engine.outputs import EmbeddingOutput, RequestOutput, StreamDelta, Transcript, completion, embedding
@@ -264,6 +265,7 @@ def _output(prepared: Prepared, done: Mapping[str, StreamDelta]) -> RequestOutpu
         outputs=[completion(delta) for delta in deltas],
         prompt_logprobs=deltas[0].prompt_logprobs,
         num_cached_tokens=deltas[0].cached_tokens,
+        drafts=sum((delta.drafts for delta in deltas), NO_DRAFTS),
     )
 
 

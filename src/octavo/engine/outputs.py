@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from octavo.engine.course import Course
+from octavo.engine.course import NO_DRAFTS, Course, Drafts
 from octavo.errors import EngineError
 from octavo.request import FinishReason, Request, TokenDelta, TokenLogprobs
 from octavo.text.detokenizer import Detokenizer
@@ -38,6 +38,7 @@ class StreamDelta:
     logprobs: one per token when asked for. prompt_logprobs: on the first delta of choice 0 when asked for, one per
     prompt token, None for those before the first that was scored. A finish_reason is on the last delta of each choice;
     for "error", stop_reason says why. prompt_tokens, cached_tokens: of the whole prompt, the same on every delta.
+    drafts: of the choice so far.
     """
 
     index: int
@@ -49,6 +50,7 @@ class StreamDelta:
     stop_reason: int | str | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    drafts: Drafts = NO_DRAFTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """One prompt and its choices. num_cached_tokens: prompt tokens that the prefix cache gave."""
+    """One prompt and its choices. num_cached_tokens: prompt tokens that the prefix cache gave. drafts: of all choices:
+    `proposed`, `accepted`, and `length`, tokens a step."""
 
     request_id: str
     prompt: str | None
@@ -75,6 +78,7 @@ class RequestOutput:
     prompt_logprobs: list[PositionLogprobs | None] | None = None
     finished: bool = True
     num_cached_tokens: int = 0
+    drafts: Drafts = NO_DRAFTS
 
 
 @dataclass(slots=True)
@@ -159,6 +163,7 @@ class Transcript:
             stop_reason=self.stop_reason,
             prompt_tokens=len(self.request.prompt_ids),
             cached_tokens=self.course.cached_tokens,
+            drafts=self.course.drafts,
         )
 
     def _take_text(self, detokenizer: Detokenizer, delta: TokenDelta) -> int:

@@ -47,6 +47,8 @@ class EngineParts:
             mask_seconds=self.runner.masks.seconds,
             drafts=counted.drafts_accepted + counted.drafts_rejected,
             drafts_accepted=counted.drafts_accepted,
+            draft_steps=counted.draft_steps,
+            accepted_at=tuple(counted.accepted_at),
         )
 
 

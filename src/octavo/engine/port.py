@@ -70,6 +70,7 @@ class EngineStats:
 
     step_seconds: of all turns that committed a step; step_counts: how many took up to each of STEP_BOUNDS, each counted
     once, and how many longer. masks, mask_seconds: of outputs that have a form. drafts: proposed and verified.
+    draft_steps: rows of steps that verified any; accepted_at: how many of them accepted a draft at depth 1, 2, ...
     """
 
     running: int
@@ -88,6 +89,8 @@ class EngineStats:
     mask_seconds: float = 0.0
     drafts: int = 0
     drafts_accepted: int = 0
+    draft_steps: int = 0
+    accepted_at: tuple[int, ...] = ()
 
 
 # Seconds; a step takes a fraction of a millisecond on a toy and many seconds for a long chunk of a large model.

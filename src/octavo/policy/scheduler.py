@@ -23,16 +23,7 @@ from octavo.policy.outcome import append_output, moves, take_drafts
 from octavo.policy.queue import WaitingQueue
 from octavo.policy.stats import PolicyStats
 from octavo.policy.step import Entry, SchedulerLimits, Step
-from octavo.request import (
-    FinishReason,
-    KVCopy,
-    Request,
-    Row,
-    RowResult,
-    StepPlan,
-    StepResult,
-    TokenDelta,
-)
+from octavo.request import FinishReason, KVCopy, Request, Row, RowResult, StepPlan, StepResult, TokenDelta
 
 __all__ = ["PolicyStats", "Scheduler", "SchedulerLimits"]
 
@@ -43,6 +34,7 @@ SCAN = 64
 # When no running request found a block in this many calls, and no result is to come, the youngest gives way.
 STUCK_ROUNDS = 3
 MAX_TOKEN_ID = 2**31 - 1
+_NO_RESULT = RowResult()
 
 
 class Scheduler:
@@ -385,8 +377,7 @@ class Scheduler:
             entry.copies = moves(row, accepted)
             entry.copies_end = entry.copies[-1][0] + 1 if entry.copies else 0
             firm = entry.copies[0][1] if entry.copies else firm
-            self.stats.drafts_accepted += len(accepted)
-            self.stats.drafts_rejected += row.num_drafts - len(accepted)
+            self.stats.verified(row.num_drafts, len(accepted))
         reason, stop, kept = append_output(request, outcome.token_ids)
         self.stats.output_tokens += len(kept)
         if reason is not None:
@@ -394,12 +385,12 @@ class Scheduler:
         request.planned = request.computed
         self.ledger.publish(request, min(firm, request.computed))
         if reason is not None:
-            return self._end(entry, reason, kept, outcome, stop)
+            return self._end(entry, reason, kept, outcome, stop, row.num_drafts)
         if loose:
             self.ledger.trim(request, max(request.computed, entry.copies_end))
         if outcome.draft_ids:
             take_drafts(request, outcome)
-        return self._delta(request, kept, outcome)
+        return self._delta(request, kept, outcome, row.num_drafts)
 
     # ---- ending
 
@@ -408,8 +399,9 @@ class Scheduler:
         entry: Entry,
         reason: FinishReason,
         tokens: tuple[int, ...] = (),
-        outcome: RowResult | None = None,
+        outcome: RowResult = _NO_RESULT,
         stop_reason: int | str | None = None,
+        drafted: int = 0,
     ) -> TokenDelta:
         """The terminal delta. Blocks and slot are given back once no outstanding plan names them."""
         request = entry.request
@@ -419,7 +411,7 @@ class Scheduler:
         self.stats.finished[reason] += 1
         if not entry.outstanding:
             self._discard(entry)
-        return self._delta(request, tokens, outcome)
+        return self._delta(request, tokens, outcome, drafted)
 
     def _discard(self, entry: Entry) -> None:
         if entry.request.slot >= 0:
@@ -428,21 +420,21 @@ class Scheduler:
         self.ledger.discard(entry.request)
         del self._entries[entry.request.id]
 
-    def _delta(self, request: Request, tokens: tuple[int, ...], outcome: RowResult | None) -> TokenDelta:
-        logprobs = outcome.logprobs[: len(tokens)] if outcome is not None else ()
-        prompt_logprobs = outcome.prompt_logprobs if outcome is not None else ()
+    def _delta(self, request: Request, tokens: tuple[int, ...], outcome: RowResult, drafted: int = 0) -> TokenDelta:
         return TokenDelta(
             request.id,
             tokens,
-            logprobs,
-            prompt_logprobs,
+            outcome.logprobs[: len(tokens)],
+            outcome.prompt_logprobs,
             request.finish_reason,
             request.stop_reason,
             request.cached,
             request.computed,
             request.queued,
             request.preemptions,
-            outcome.embedding if outcome is not None else b"",
+            outcome.embedding,
+            drafted=drafted,
+            accepted=len(outcome.accepted),
         )
 
 

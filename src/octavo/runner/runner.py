@@ -257,7 +257,7 @@ class Runner:
             logits += row.num_logits
         sampled = {number: row for number, row in seen.items() if row.result.token_ids}
         for number, proposal in zip(sampled, self._proposals(seen, sampled), strict=True):
-            drafts = self._allowed(proposal.token_ids)
+            drafts = self._allowed(proposal.token_ids, seen[number].request)
             if drafts:
                 parents = proposal.parents[: len(drafts)]
                 results[number] = msgspec.structs.replace(results[number], draft_ids=drafts, draft_parents=parents)
@@ -275,11 +275,11 @@ class Runner:
                 _log.exception("the drafter failed and is not asked again; decoding goes on without it")
         return [Proposal()] * len(sampled)
 
-    def _allowed(self, drafts: Sequence[int]) -> tuple[int, ...]:
-        """Those that the machine can verify: so many, up to the first that is no token."""
+    def _allowed(self, drafts: Sequence[int], request: Request) -> tuple[int, ...]:
+        """Those that the machine can verify and the request wants: so many, up to the first that is no token."""
         size = self.loaded.vocab_size
         sound = next((place for place, token in enumerate(drafts) if not 0 <= token < size), len(drafts))
-        return tuple(drafts[: min(sound, self._most)])
+        return tuple(drafts[: min(sound, self._most, request.params.most_drafts)])
 
     def pace(self, rows: int) -> tuple[float, float]:
         return self._pace.seconds(rows)

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 
-from octavo.engine.course import Course
+from octavo.engine.course import NO_DRAFTS, Course, Drafts
 from octavo.engine.inputs import check_structured
 from octavo.engine.outputs import EmbeddingOutput, PositionLogprobs, StreamDelta
 from octavo.errors import ContextLengthError, EngineError, RequestError, UnsupportedError
@@ -42,6 +42,7 @@ class Choice:
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     fresh: bool = True
+    drafts: Drafts = NO_DRAFTS
 
     def add(self, delta: StreamDelta) -> None:
         self.text += delta.text
@@ -49,7 +50,7 @@ class Choice:
         self.logprobs += delta.logprobs or ()
         self.prompt_logprobs = self.prompt_logprobs or delta.prompt_logprobs
         self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
-        self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+        self.finish_reason, self.stop_reason, self.drafts = delta.finish_reason, delta.stop_reason, delta.drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Usage:
     prompt: int
     output: int
     cached: int
+    drafts: Drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,7 @@ class Outputs:
             prompt=sum(len(prompt.ids) for prompt in self._generation.prompts),
             output=sum(len(choice.token_ids) for choice in self.choices),
             cached=sum(choice.cached_tokens for choice in self.choices if choice.index % self._n == 0),
+            drafts=sum((choice.drafts for choice in self.choices), NO_DRAFTS),
         )
 
 

@@ -55,6 +55,7 @@ ENGINE = (
     _Figure("octavo_grammar_mask_seconds", "counter", "Time that those masks took", lambda s: s.mask_seconds),
     _Figure("octavo_drafts", "counter", "Proposed tokens that a step verified", lambda s: s.drafts),
     _Figure("octavo_drafts_accepted", "counter", "Proposed tokens that were right", lambda s: s.drafts_accepted),
+    _Figure("octavo_draft_steps", "counter", "Steps of an output that verified drafts", lambda s: s.draft_steps),
 )
 
 REQUESTS: tuple[tuple[str, str, Callable[[ModelTally], Distribution]], ...] = (
@@ -80,6 +81,8 @@ VLLM: Mapping[str, tuple[str, ...]] = {
     "octavo_preemptions": ("vllm:num_preemptions",),
     "octavo_drafts": ("vllm:spec_decode_num_draft_tokens",),
     "octavo_drafts_accepted": ("vllm:spec_decode_num_accepted_tokens",),
+    "octavo_draft_steps": ("vllm:spec_decode_num_drafts",),
+    "octavo_drafts_accepted_at": ("vllm:spec_decode_num_accepted_tokens_per_pos",),
     "octavo_requests": ("vllm:request_success",),
     "octavo_time_to_first_token_seconds": ("vllm:time_to_first_token_seconds",),
     "octavo_inter_token_seconds": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
@@ -126,6 +129,13 @@ class Metrics(Collector):
             for name, each in stats.items():
                 family.add_metric([name], float(figure.read(each)))
             yield family
+        places = CounterMetricFamily(
+            "octavo_drafts_accepted_at", "Right ones by position, from 0", labels=["model", "position"]
+        )
+        for name, each in stats.items():
+            for place, count in enumerate(each.accepted_at):
+                places.add_metric([name, str(place)], float(count))
+        yield places
         steps = HistogramMetricFamily("octavo_step_seconds", "Time of a step, all of it", labels=["model"])
         for name, each in stats.items():
             counts = each.step_counts or (0,) * (len(STEP_BOUNDS) + 1)

@@ -115,12 +115,20 @@ class Job:
 
 
 def spelled(usage: Usage) -> dict[str, Any]:
-    return {
+    """What became of drafts is said where there were any."""
+    shown = {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.output,
         "total_tokens": usage.prompt + usage.output,
         "prompt_tokens_details": {"cached_tokens": usage.cached},
     }
+    drafts = usage.drafts
+    if drafts.proposed:
+        shown["completion_tokens_details"] = {
+            "accepted_prediction_tokens": drafts.accepted,
+            "rejected_prediction_tokens": drafts.proposed - drafts.accepted,
+        }
+    return shown
 
 
 def fingerprint(llm: TextEngine) -> str:

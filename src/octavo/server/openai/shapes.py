@@ -54,7 +54,7 @@ class Generation(msgspec.Struct, kw_only=True):
     return_progress: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
-    speculate: bool = True
+    speculate: bool | int = True
     structured_outputs: Any = None
 
     @property
