@@ -96,6 +96,15 @@ def test_memory_is_counted_by_device():
     assert eight.longest(eight.requests(8192, 16), 16, 131_072) >= 8192
 
 
+def test_a_row_of_logits_a_request_and_a_tokenizer_where_it_is_in_the_same_memory():
+    program, machine = program_of("llama-3.1-8b"), DEVICES["h100"]
+    few, more, unknown = (memory_of(program, machine, Parallel(), 512, requests) for requests in (1, 65, 0))
+    assert few.values < more.values and unknown.values - more.values == 191 * 128_256 * 4
+    assert few.tokenizer == 0
+    here = memory_of(program, replace(machine, entry=260.0), Parallel(), 512, 1)
+    assert here.tokenizer == 260 * 128_256 and here.spare == few.spare - here.tokenizer
+
+
 def test_windows_cap_what_a_request_holds():
     memory = memory_of(program_of("gpt-oss-20b"), DEVICES["h100"], Parallel(), 2048)
     assert memory.of_request(64, 16) == 64 * 49_152

@@ -17,19 +17,25 @@ from pathlib import Path
 
 from octavo.backends.native.executor import choose_isa
 from octavo.cli.bench import Stopwatch
+from octavo.cli.explain import load_program
 from octavo.cli.machines import machine_file, of_calibration
 from octavo.cli.screen import progress, table
 from octavo.config import EngineConfig
 from octavo.engine.executor import ThreadEngine
+from octavo.engine.llm import LLM
 from octavo.errors import UsageError
+from octavo.request import SamplingParams
 from octavo.runner import machine
 from octavo.runner.calibration import calibrated
 from octavo.runner.measure import Survey, survey
 from octavo.sim.learning import Sample, beside, corrections
 from octavo.sim.machine import MachineModel, to_toml
+from octavo.sim.parallel import Parallel
+from octavo.sim.planning import memory_of
 from octavo.sim.steps import StepModel
 from octavo.types import StepShape
 
+BLOCK = 16
 DECODES = ((1, 128), (2, 512), (4, 128), (8, 1024), (16, 256), (32, 128), (1, 4000), (32, 1024))
 PROMPTS = (32, 96, 256, 700, 1536)
 ENGINE_BATCHES, ENGINE_CONTEXT, ENGINE_STEPS, REPEATS = (1, 8, 32), 128, 48, 3
@@ -48,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
     calibration, notes = calibrated(isa, threads, renew=True)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    found = replace(of_calibration(calibration), process=_resident())
+    found = replace(of_calibration(calibration), process=0)
+    found = replace(found, process=_process(args.model[0], found))
     surveys = []
     for model in args.model:
         config = EngineConfig(model=model, executor="native", threads=threads)
@@ -92,8 +99,15 @@ def _with_engine(found: MachineModel, surveys: Sequence[Survey], models: Sequenc
     return replace(found, step=step, row=row)
 
 
+def _process(model: str, found: MachineModel) -> int:
+    """Bytes of a process that has answered once, less all that a plan counts of its model."""
+    with LLM(model, num_blocks=1, max_model_len=BLOCK, enable_prefix_caching=False) as llm:
+        llm.generate([{"prompt_token_ids": [0]}], SamplingParams(max_tokens=1), use_tqdm=False)
+        counted = memory_of(load_program(model), found, Parallel(), 1, 1)
+        return _resident() - counted.fixed - int(counted.of_request(BLOCK, BLOCK))
+
+
 def _resident() -> int:
-    """Bytes of this process, before any model."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

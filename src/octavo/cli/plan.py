@@ -187,6 +187,7 @@ def show(found: Plan, name: str, helping: list[advice.Change]) -> None:
     rows = [
         ("memory", _size(memory.total)),
         ("the process", _size(memory.process)),
+        *([("the tokenizer", _size(memory.tokenizer))] if memory.tokenizer else []),
         *((f"weights, {kind}", _size(size)) for kind, size in memory.weights.items()),
         (f"values of a step of {wish.batch_tokens:,} tokens", _size(memory.values)),
         ("left for caches", _size(memory.spare) if memory.spare > 0 else "nothing"),
@@ -236,6 +237,7 @@ def document(found: Plan, name: str, helping: list[advice.Change]) -> dict[str, 
         "memory": {
             "total": memory.total,
             "process": memory.process,
+            "tokenizer": memory.tokenizer,
             "weights": dict(memory.weights),
             "values": memory.values,
             "spare": memory.spare,

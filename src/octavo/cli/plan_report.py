@@ -39,6 +39,7 @@ def _memory(found: Plan) -> str:
     rows = [
         ("all", _gb(memory.total)),
         ("the process", _gb(memory.process)),
+        *([("the tokenizer", _gb(memory.tokenizer))] if memory.tokenizer else []),
         *((f"weights, {kind}", _gb(size)) for kind, size in memory.weights.items()),
         ("values of a step", _gb(memory.values)),
         ("left for caches", _gb(max(memory.spare, 0))),

@@ -144,7 +144,7 @@ def _house(args: argparse.Namespace, machine: MachineModel) -> House:
     subject = subject_of(args.model, integers=is_host(args.machine, machine))
     parallel = parallel_of(args, subject)
     program = subject.program(args.weights, args.kv_dtype)
-    memory = memory_of(program, machine, parallel, args.batch_tokens)
+    memory = memory_of(program, machine, parallel, args.batch_tokens, args.max_num_seqs)
     block = args.block_tokens or (BLOCK if is_host(args.machine, machine) else DEVICE_BLOCK)
     each = memory.of_request(block, block) - memory.per_request
     spare = memory.spare * SHARE - memory.per_request * args.max_num_seqs

@@ -19,7 +19,7 @@ from octavo.program.limits import Curve, Roofs, at
 
 GB, TERA = 10**9, 10**12
 _CURVES = ("read", "pages")
-_NUMBERS = ("memory", "link", "barrier", "step", "row", "process")
+_NUMBERS = ("memory", "link", "barrier", "step", "row", "process", "entry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class MachineModel:
 
     read: front to back, by footprint. pages: of the KV cache. products: by kind. link: to its neighbours, one way; 0
     without. barrier: between operators. step, row: outside operators, of a step and of each row in it. process: memory
-    that the engine takes besides weights, cache and values. corrections: by kind of operator. measured: its figures are
-    of a machine, not of a data sheet.
+    that the engine takes besides weights, cache and values; entry: and for each entry of the vocabulary, by a tokenizer
+    in the same memory. corrections: by kind of operator. measured: its figures are of a machine, not of a data sheet.
     """
 
     name: str
@@ -65,6 +65,7 @@ class MachineModel:
     step: float = 0.0
     row: float = 0.0
     process: int = 0
+    entry: float = 0.0
     corrections: Mapping[str, Correction] = field(default_factory=dict)
     measured: bool = False
 
@@ -155,7 +156,7 @@ def from_mapping(data: Mapping[str, Any], where: str) -> MachineModel:
 def to_toml(machine: MachineModel) -> str:
     """What `from_file` reads."""
     lines = [f'name = "{machine.name}"', f"memory = {machine.memory}"]
-    lines += [f"{name} = {getattr(machine, name)!r}" for name in ("link", "barrier", "step", "row", "process")]
+    lines += [f"{name} = {getattr(machine, name)!r}" for name in _NUMBERS[1:]]
     for name in _CURVES:
         points = ", ".join(f"[{size}, {rate!r}]" for size, rate in getattr(machine, name))
         lines.append(f"{name} = [{points}]")

@@ -18,6 +18,7 @@ from octavo.sim.steps import Part, StepModel
 from octavo.types import StepShape
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+LOGIT_ROWS = 256  # of a step, at most
 CONTEXTS = (128, 512, 2048, 8192, 32768, 131072)
 
 
@@ -37,7 +38,8 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of one device. weights: by kind. per_token: of the cache, by group. per_request: whatever its length."""
+    """Bytes of one device. weights: by kind. per_token: of the cache, by group. per_request: whatever its length.
+    tokenizer: 0 where it is in another memory."""
 
     total: int
     process: int
@@ -45,11 +47,12 @@ class Memory:
     values: int
     per_token: Mapping[str, float]
     per_request: float
+    tokenizer: int = 0
     windows: Mapping[str, int] = field(default_factory=dict)  # tokens that a group keeps of a request, 0 for all
 
     @property
     def fixed(self) -> int:
-        return self.process + sum(self.weights.values()) + self.values
+        return self.process + self.tokenizer + sum(self.weights.values()) + self.values
 
     @property
     def spare(self) -> int:
@@ -147,7 +150,7 @@ def plan(
 ) -> Plan:
     """max_context: of the model. drafts: mean number of tokens that a drafter adds to a step."""
     steps = StepModel(program, machine, parallel)
-    memory = memory_of(program, machine, parallel, wish.batch_tokens)
+    memory = memory_of(program, machine, parallel, wish.batch_tokens, wish.requests)
     context = min(wish.context, max_context)
     most = memory.requests(context, wish.block_tokens)
     batch = wish.requests or max(1, min(most, BATCHES[-1]))
@@ -183,7 +186,10 @@ def prefill_seconds(steps: StepModel, tokens: int, batch_tokens: int) -> float:
     return total
 
 
-def memory_of(program: Program, machine: MachineModel, parallel: Parallel, batch_tokens: int) -> Memory:
+def memory_of(
+    program: Program, machine: MachineModel, parallel: Parallel, batch_tokens: int, requests: int = 0
+) -> Memory:
+    """requests: that run at once; 0 when that is not known."""
     weights: dict[str, float] = {}
     experts = {name for op in program.ops if is_expert(op) for name in op.weights}
     for name, weight in program.weights.items():
@@ -196,23 +202,29 @@ def memory_of(program: Program, machine: MachineModel, parallel: Parallel, batch
         total=machine.memory,
         process=machine.process,
         weights={kind: int(size) for kind, size in sorted(weights.items())},
-        values=arena_bytes(program, batch_tokens),
+        values=arena_bytes(program, batch_tokens, requests or LOGIT_ROWS),
         per_token={group.name: group.bytes_per_token * share for group in paged if group.bytes_per_token},
         per_request=sum(group.bytes_per_sequence for group in program.groups) * share,
+        tokenizer=int(machine.entry * _vocabulary(program)),
         windows={group.name: group.window for group in paged if group.rule == "window"},
     )
 
 
-def arena_bytes(program: Program, tokens: int) -> int:
-    """Values of a step of so many tokens, of which at most 256 want logits."""
+def arena_bytes(program: Program, tokens: int, logit_rows: int) -> int:
+    """Values of a step of so many tokens, of which so many want logits."""
     arena = place(program)
-    shape = StepShape((tokens,), (0,), min(tokens, 256))
+    shape = StepShape((tokens,), (0,), min(tokens, logit_rows, LOGIT_ROWS))
     regions: dict[int, int] = {}
     for name, at in arena.places.items():
         buffer = program.buffers[name]
         size = rows_of(buffer).at(shape) * stride_bytes(buffer)
         regions[at.region] = max(regions.get(at.region, 0), size)
     return sum(regions.values())
+
+
+def _vocabulary(program: Program) -> int:
+    """Entries: rows of the widest table that tokens are looked up in."""
+    return max((program.weights[op.weights[0]].shape[0] for op in program.ops if op.kind == "embed"), default=0)
 
 
 def _gap_batch(steps: StepModel, context: int, gap: float | None, most: int) -> int:
