@@ -41,7 +41,7 @@ class Bench:
 
     def __init__(self, model: str, threads: int, shapes: list[str]) -> None:
         from octavo.config import EngineConfig
-        from octavo.drafters.null import NullDrafter
+        from octavo.drafters.null import no_drafter
         from octavo.request import Row, TableUpdate
         from octavo.runner.batch import HeaderWriter
         from octavo.runner.runner import Runner
@@ -58,7 +58,7 @@ class Bench:
             max_model_len=most,
             num_blocks=seqs * blocks,
         )
-        self.runner = Runner.open(config, NullDrafter(), lambda done, total: None)
+        self.runner = Runner.open(config, no_drafter, lambda done, total: None)
         self.session: Any = self.runner._session
         groups = range(len(self.runner.loaded.groups))
         tables = [

@@ -14,10 +14,10 @@ KVDType = Literal["auto", "bf16", "i8"]
 CHOICES = {
     "kv_dtype": get_args(KVDType),
     "packed_cache": ("off", "on"),
-    "speculate": ("off", "ngram", "suffix", "auto"),
     "task": ("auto", "generate", "embed"),
     "pooling": ("auto", "last", "mean", "cls"),
 }
+SPECULATE = ("off", "ngram", "suffix", "auto")  # "kind:WHAT": of what, the user says
 COUNTS = (
     "threads",
     "max_num_seqs",
@@ -38,7 +38,7 @@ class EngineConfig:
 
     kv_memory in bytes. num_blocks overrides kv_memory. plans_outstanding: steps planned before the first commits.
     packed_cache: on keeps the native executor's packed weights on disk; the next load maps them.
-    speculate: who proposes drafts (docs/speculation.md); text never depends on it.
+    speculate: who proposes drafts, one of SPECULATE (docs/speculation.md); text never depends on it.
     journal: a file for every request, plan and result of the scheduler (policy/journal.py).
     task: auto embeds with encoders and generates with all others. pooling: which rows an embedding is made of; auto:
     what the checkpoint states, else the mean of an encoder's, the last of a decoder's. normalize: to length 1.
@@ -63,7 +63,7 @@ class EngineConfig:
     plans_outstanding: int = 1
     packed_cache: Literal["off", "on"] = "off"
     journal: str | None = None
-    speculate: Literal["off", "ngram", "suffix", "auto"] = "off"
+    speculate: str = "off"
     served_model_name: str | None = None
     task: Literal["auto", "generate", "embed"] = "auto"
     pooling: Literal["auto", "last", "mean", "cls"] = "auto"
@@ -78,6 +78,8 @@ class EngineConfig:
             value = getattr(self, name)
             if value not in known:
                 raise UsageError(f"{name} {value!r} is not one of {', '.join(known)}", param=name)
+        if not speculates(self.speculate):
+            raise UsageError(f"speculate {self.speculate!r} is not one of {', '.join(SPECULATE)}", param="speculate")
         for name in (*COUNTS, "kv_memory"):
             value = getattr(self, name)
             if value is None:
@@ -89,3 +91,10 @@ class EngineConfig:
             most = {"threads": MAX_THREADS, "plans_outstanding": MAX_PLANS}.get(name, MAX_COUNT)
             if value > most and name in COUNTS:
                 raise UsageError(f"{name} must be at most {most}, not {value}", param=name)
+
+
+def speculates(name: object) -> bool:
+    """Whether it names a drafter: a kind alone, or one with what it wants to be told."""
+    kind, colon, argument = name.partition(":") if isinstance(name, str) else ("", "", "")
+    wants = {known.partition(":")[0]: ":" in known for known in SPECULATE}
+    return kind in wants and wants[kind] == bool(colon) == bool(argument)

@@ -17,7 +17,7 @@ ROOM = 40 << 20  # one mapped piece, a panel a thread, the interpreter's own gro
 PEAK = """
 import json, sys
 from octavo.config import EngineConfig
-from octavo.drafters.null import NullDrafter
+from octavo.drafters.null import no_drafter
 from octavo.runner.runner import Runner
 
 def peak():
@@ -27,7 +27,7 @@ def peak():
 before = peak()
 small = dict(num_blocks=4, max_model_len=64, max_num_seqs=1, max_num_batched_tokens=16)
 config = EngineConfig(model=sys.argv[1], threads=2, **small)
-runner = Runner.open(config, NullDrafter(), lambda done, total: None)
+runner = Runner.open(config, no_drafter, lambda done, total: None)
 print(json.dumps([before, peak(), runner.loaded.weights_bytes]))
 """
 

@@ -45,6 +45,7 @@ class ToyDrafter:
 
     taps = (TAP,)
     hit_backoff = 0
+    lookahead = 0
 
     def __init__(self, vocab, script, max_draft=6):
         self.programs = {"draft": program(vocab)}

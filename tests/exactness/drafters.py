@@ -41,6 +41,7 @@ class SteeredDrafter:
 
     taps = ()
     hit_backoff = 0
+    lookahead = 0
 
     def __init__(self, mode, truth, hidden, vocab, depth=3):
         self.mode, self.truth, self.vocab, self.depth = mode, truth, vocab, depth

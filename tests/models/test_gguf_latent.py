@@ -10,10 +10,10 @@ from tiny import logits_of, prompt_of, twin
 
 from octavo.backends import executor_for
 from octavo.models.registry import program_for
-from octavo.runner.model import model_config
 from octavo.weights.checkpoint import open_checkpoint
 from octavo.weights.match import match
 from octavo.weights.prepare import prepare
+from octavo.weights.stated import model_config
 
 TOKENS = prompt_of(60, seed=4)
 # Of the program's names that the package's table lacks.

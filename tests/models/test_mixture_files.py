@@ -13,10 +13,10 @@ from tiny import MEMBERS, logits_of, prompt_of, twin
 
 from octavo.backends import executor_for
 from octavo.models.registry import program_for
-from octavo.runner.model import model_config
 from octavo.weights.checkpoint import open_checkpoint
 from octavo.weights.match import match
 from octavo.weights.stack import Stack
+from octavo.weights.stated import model_config
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 

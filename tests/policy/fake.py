@@ -105,11 +105,19 @@ Propose = Callable[[Request, int], tuple[tuple[int, ...], tuple[int, ...]]]
 
 class FakeExecutor:
     """cells[group][block][offset]; tables[slot][group]: blocks; owner[slot]: the request whose tables they are.
+    lookahead: tokens behind a row that samples at which a drafter writes, once the row has run.
     state[slot], tail[slot], snapshots: of all state groups together; base[slot]: index of the tail's first token."""
 
     def __init__(
-        self, groups: Sequence[KVGroup], num_blocks: int, block_tokens: int, vocab: int, num_snapshots: int = 1
+        self,
+        groups: Sequence[KVGroup],
+        num_blocks: int,
+        block_tokens: int,
+        vocab: int,
+        num_snapshots: int = 1,
+        lookahead: int = 0,
     ) -> None:
+        self.lookahead = lookahead
         self.groups, self.block_tokens, self.vocab = tuple(groups), block_tokens, vocab
         self.cells: list[list[list[int | None]]] = [
             [[None] * block_tokens for _ in range(num_blocks)] for _ in self.groups
@@ -308,6 +316,16 @@ class FakeExecutor:
             if cell != value and value >= 0 and cell >= 0:
                 raise Violation("I6", f"{row.request_id}: token {row.start} computed again differs from the cache")
 
+    def _look_ahead(self, row: Row, request: Request) -> None:
+        """A drafter's own cells stand beside these: its last draft is the token before the last of the request."""
+        end = row.start + len(row.token_ids)
+        most = min(end + self.lookahead, request.max_total - 1) if request.params.speculate else end
+        for group in self.paged:
+            table = self.tables[row.slot][group]
+            for index in range(end, most):
+                if index // self.block_tokens >= len(table) or table[index // self.block_tokens] == 0:
+                    raise Violation("I19", f"{request.id} looks ahead to token {index}, which has no block")
+
     def _outcome(
         self, row: Row, request: Request, known: int, paths: list[list[int]], values: list[int], propose: Propose
     ) -> RowResult | int:
@@ -330,6 +348,7 @@ class FakeExecutor:
                 break
             accepted.append(step)
             at = step
+        self._look_ahead(row, request)
         drafts, parents = propose(request, index)
         if silent(request):
             if not (accepted or prompt_rows or drafts):

@@ -42,7 +42,7 @@ class Machine:
         self.ledger = KVLedger(groups, blocks + 1, block_tokens, num_snapshots=snapshots, **keys)
         self.ledger.roots = set()
         self.scheduler = Scheduler(SchedulerLimits(seqs, tokens, logits, longest, depth), self.ledger)
-        self.fake = FakeExecutor(groups, blocks + 1, block_tokens, VOCAB, snapshots)
+        self.fake = FakeExecutor(groups, blocks + 1, block_tokens, VOCAB, snapshots, self.ledger.lookahead)
         self.requests: dict[str, Request] = {}
         self.alone: dict[str, Alone] = {}
         self.output: dict[str, list[int]] = {}

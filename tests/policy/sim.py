@@ -119,12 +119,14 @@ class Simulation:
         usable = max(1, int(self.longest * rng.choice((0.6, 1.0, 1.1, 1.5, 2.5)) / self.block_tokens))
         self.depth = rng.choice((1, 1, 2, 4))
         snapshots, every = rng.choice((1, 2, 3, 6)), rng.choice((0, 0, 1, 4, 8))
+        lookahead = Random(~seed).choice((0, 0, 1, 2, 3, 5, 9))  # apart, so that it moves no other choice
         self.ledger = FaultyLedger(
             self.groups,
             usable + 1,
             self.block_tokens,
             enable_prefix_caching=rng.random() < 0.9,
             hit_backoff=rng.choice((0, 0, 0, 1, 2)),
+            lookahead=lookahead,
             num_snapshots=snapshots,
             snapshot_every=every,
             random=rng,
@@ -138,7 +140,7 @@ class Simulation:
             self.depth,
         )
         self.scheduler = Scheduler(limits, self.ledger)
-        self.fake = FakeExecutor(self.groups, usable + 1, self.block_tokens, VOCAB, snapshots)
+        self.fake = FakeExecutor(self.groups, usable + 1, self.block_tokens, VOCAB, snapshots, lookahead)
         self.nan = rng.choice((0.0, 0.0, 0.01, 0.03))
         self.abort_rate, self.finish_rate = rng.choice((0.0, 0.02, 0.1)), rng.choice((0.0, 0.03, 0.1))
         self.drafter = rng.choice(("none", "none", "chain", "noisy", "tree"))
@@ -213,6 +215,7 @@ class Simulation:
             min_tokens=rng.randint(0, min(most or 0, 6)) if rng.random() < 0.3 else 0,
             stop_token_ids=(rng.randrange(VOCAB),) if rng.random() < 0.2 else (),
             ignore_eos=rng.random() < 0.5,
+            speculate=self.minted % 4 > 0,
             prompt_logprobs=0 if rng.random() < 0.1 else None,
             prompt_logprobs_from=(0, 1, len(prompt) * 2 // 3)[self.minted % 3],
         )

@@ -78,14 +78,18 @@ PLANTED = {
     "I14 output goes on after a stop id": ("outcome", "            if token in params.stop_token_ids:", "            if False:"),
     "I14 end of text counts before min_tokens": ("outcome", "        if len(output) >= params.min_tokens:", "        if True:"),
     "I14 one token too many": ("outcome", "        if len(output) >= room:", "        if len(output) > room:"),
-    "I14 logprobs of tokens after the stop": ("scheduler", "outcome.logprobs[: len(tokens)]", "outcome.logprobs"),
+    "I14 logprobs of tokens after the stop": ("outcome", "outcome.logprobs[: len(tokens)]", "outcome.logprobs"),
     "I14 prompt rows are told again after preemption": ("scheduler", "            return max(start, entry.delivered, request.first_row)", "            return max(start, request.first_row)"),
     "I15 the machine is not told of a freed slot": ("scheduler", "        self._freed_slots.append(entry.request.slot)", "        pass"),
     "I16 an ended request is ended again": ("scheduler", '''        if entry is None or entry.request.state == "finished":
             return None
         state:''', "        if entry is None:\n            return None\n        state:"),
-    "I16 a late result speaks": ("scheduler", '            if entry.request.state == "finished":\n                self.stats', '            if entry.request.state == "finished":\n                deltas.append(self._delta(entry.request, outcome.token_ids, outcome))\n                self.stats'),
+    "I16 a late result speaks": ("scheduler", '            if entry.request.state == "finished":\n                self.stats', '            if entry.request.state == "finished":\n                deltas.append(delta(entry.request, outcome.token_ids, outcome))\n                self.stats'),
     "I17 blocks are taken at random": ("blocks", "self.free.pop()", 'self.free.pop(__import__("random").randrange(len(self.free)))'),
+    "I19 no room is looked ahead for": ("kv", "        return max(upto, min(upto + self.ahead(request), request.max_total - 1))", "        return upto"),
+    "I19 drafts take the room that is looked ahead": ("scheduler", "self.ledger.need(request, end + room)", "end + room"),
+    "I19 a decode looks nowhere ahead": ("decode", "min(computed + holding.ahead, request.max_total - 2)", "computed"),
+    "I11 a window has no room to look ahead": ("kv", "-(-(window + self.lookahead)", "-(-window"),
     "I18 keys of the gone are kept": ("scheduler", "        self.ledger.discard(entry.request)\n", ""),
     "I18 a finished request keeps its place": ("scheduler", "        del self._entries[entry.request.id]", "        pass"),
 }  # fmt: skip

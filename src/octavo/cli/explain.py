@@ -27,10 +27,11 @@ from octavo.program.report import PROMPT_TOKENS, ExplainRow, explain_rows, expla
 from octavo.runner import machine
 from octavo.runner.calibration import calibrated
 from octavo.runner.measure import Workload, measure
-from octavo.runner.model import model_config, plain_program
+from octavo.runner.model import plain_program
 from octavo.weights import fetch
 from octavo.weights.checkpoint import UNSAFE_SUFFIXES, open_checkpoint
 from octavo.weights.match import match
+from octavo.weights.stated import model_config
 
 _WEIGHTS = (".gguf", *UNSAFE_SUFFIXES)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.cli.parser import boolean
-from octavo.config import EngineConfig
+from octavo.config import SPECULATE, EngineConfig, speculates
 from octavo.errors import ConfigError, MissingFileError, OctavoError, UsageError
 from octavo.request import SamplingParams
 
@@ -77,6 +77,12 @@ def number(text: str) -> float:
         raise ValueError(f"not a number: {text!r}") from None
 
 
+def speculation(text: str) -> str:
+    if not speculates(text):
+        raise ValueError(f"not one of {', '.join(SPECULATE)}: {text!r}")
+    return text
+
+
 ENGINE_FLAGS: tuple[Flag, ...] = (
     Flag("executor", "native kernels, or the torch reference", choices=("native", "reference"), default="native"),
     Flag("dtype", "of the reference executor", choices=("auto", "float32", "bfloat16"), default="auto"),
@@ -100,8 +106,9 @@ ENGINE_FLAGS: tuple[Flag, ...] = (
     Flag("packed-cache", "keep packed weights on disk, for faster loads later", choices=("off", "on"), default="off"),
     Flag(
         "speculate",
-        "who proposes tokens ahead; auto: as far as it pays",
-        choices=("off", "ngram", "suffix", "auto"),
+        f"who proposes tokens ahead: {', '.join(SPECULATE)} (as far as it pays)",
+        speculation,
+        "KIND",
         default="off",
     ),
     Flag("journal", "write every request and plan here, for `octavo replay`", metavar="FILE"),

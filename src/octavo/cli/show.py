@@ -8,13 +8,13 @@ from contextlib import closing
 from dataclasses import fields, is_dataclass
 
 from octavo.cli.screen import human, table
-from octavo.engine.vocabulary import tokenizer_of
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
-from octavo.runner.model import model_config, plain_program
+from octavo.runner.model import plain_program
 from octavo.text.chat import ChatTemplate
 from octavo.weights import fetch
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
+from octavo.weights.stated import model_config, tokenizer_of
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from octavo.drafters.port import Drafter, DraftRow, DraftSession, Proposal
+from octavo.drafters.port import Drafter, DraftRow, DraftSession, Elsewhere, Proposal
 from octavo.grammar.bounds import Bounds
 from octavo.grammar.structures import Structures
 from octavo.program.ir import Program, Weight
@@ -26,11 +26,12 @@ class AheadDrafter:
         self.max_draft = max(inner.max_draft, MOST)
         self.tail = inner.tail
         self.hit_backoff = inner.hit_backoff
+        self.lookahead = inner.lookahead
         self._structures = structures
         self._inner = inner
         self._bounds: dict[str, Bounds] = {}
 
-    def tensor(self, weight: Weight) -> Tensor | None:
+    def tensor(self, weight: Weight) -> Tensor | Elsewhere | None:
         return self._inner.tensor(weight)
 
     def serves(self, request: Request) -> bool:

@@ -1,4 +1,4 @@
-"""Drafters by name: what `--speculate` chooses among."""
+"""Drafters by name: what `--speculate` chooses among. A kind may have an argument, behind a colon."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ from octavo.drafters.ngram import NgramShelf
 from octavo.drafters.null import NullDrafter
 from octavo.drafters.port import Drafter
 from octavo.drafters.suffix import SuffixShelf
+from octavo.drafters.target import Target
 from octavo.drafters.text import TextDrafter
 
-KINDS: Mapping[str, Callable[[], Drafter]] = {
-    "off": NullDrafter,
-    "ngram": lambda: TextDrafter(NgramShelf(), adaptive=False),
-    "suffix": lambda: TextDrafter(SuffixShelf(), adaptive=False),
-    "auto": lambda: TextDrafter(SuffixShelf()),
+__all__ = ["KINDS", "Target", "drafter_for"]
+
+# config.SPECULATE has the same names, and says what follows the colon.
+KINDS: Mapping[str, Callable[[str, Target], Drafter]] = {
+    "off": lambda name, target: NullDrafter(),
+    "ngram": lambda name, target: TextDrafter(NgramShelf(), adaptive=False),
+    "suffix": lambda name, target: TextDrafter(SuffixShelf(), adaptive=False),
+    "auto": lambda name, target: TextDrafter(SuffixShelf()),
 }
+
+
+def drafter_for(name: str, target: Target) -> Drafter:
+    """`name`: as EngineConfig.speculate has it. Raises what errors.py lists for what does not fit the target."""
+    kind, _, argument = name.partition(":")
+    return KINDS[kind](argument, target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from octavo.drafters.port import DraftRow, DraftSession, Proposal
+from octavo.drafters.port import Drafter, DraftRow, DraftSession, Proposal
 from octavo.program.ir import Program, Weight
 from octavo.request import Request
 from octavo.weights.kinds import Tensor
@@ -18,6 +18,7 @@ class NullDrafter:
     max_draft = 0
     tail = 0
     hit_backoff = 0
+    lookahead = 0
 
     def tensor(self, weight: Weight) -> Tensor | None:
         return None
@@ -33,3 +34,8 @@ class NullDrafter:
 
     def forget(self, request_id: str) -> None:
         return
+
+
+def no_drafter(target: object) -> Drafter:
+    """A DraftMaker."""
+    return NullDrafter()

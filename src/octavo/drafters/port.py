@@ -4,7 +4,7 @@ A drafter runs its own programs in the target's session: they share the block ta
 layout, and hang their own cache tensors on the target's groups (builder.group with the same name and rule). Whatever it
 proposes, the text is the target's: a draft is accepted only where it equals the token that the target samples.
 
-    declared     programs, taps, max_draft, tail, hit_backoff, tensor(weight)
+    declared     programs, taps, max_draft, tail, hit_backoff, lookahead, tensor(weight)
     each step    of the requests that it serves(request):
                  extend(session, rows)   the target has run and sampled: take note of its rows, its exports
                  propose(session, rows)  one Proposal per row that sampled
@@ -13,12 +13,14 @@ proposes, the text is the target's: a draft is accepted only where it equals the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from octavo.drafters.target import Target
 from octavo.program.ir import Program, Weight
 from octavo.request import Request, Row, RowResult
+from octavo.weights.checkpoint import Checkpoint
 from octavo.weights.kinds import Tensor
 
 
@@ -53,13 +55,22 @@ class Proposal:
     parents: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A weight is this tensor of a checkpoint."""
+
+    checkpoint: Checkpoint
+    name: str
+
+
 class DraftSession(Protocol):
     """What a drafter may do with the machine, between the target's run and the next."""
 
     def run(self, program: str, rows: Sequence[Row], source_rows: Sequence[int] = ()) -> None:
         """One run of a drafter's program over `rows`; source_rows: per token, the row of the export to take.
 
-        Writes caches at the indices of the step's own rows only: nothing beyond them is reserved.
+        Writes caches at the indices of the step's own rows, and behind those that sampled at `lookahead` more, as far
+        as the last token but one of the request: nothing else is reserved.
         """
 
     def pace(self, rows: int) -> tuple[float, float]:
@@ -78,9 +89,10 @@ class Drafter(Protocol):
     max_draft: int  # most drafts a row may carry
     tail: int  # drafts that recurrent state has to take back; a model that keeps any gets no more of a proposal
     hit_backoff: int  # tokens at the end of a prefix hit that are computed again, so that taps exist
+    lookahead: int  # tokens behind the end of a row that samples for which there is room in the caches too
 
-    def tensor(self, weight: Weight) -> Tensor | None:
-        """A weight of the drafter's own; None for those that stand in the target's checkpoint."""
+    def tensor(self, weight: Weight) -> Tensor | Elsewhere | None:
+        """A weight of the drafter's own, or where it stands; None for those that stand in the target's checkpoint."""
 
     def serves(self, request: Request) -> bool:
         """The same for as long as the request lives. Rows of others are never shown; a step of none is not slowed."""
@@ -92,3 +104,6 @@ class Drafter(Protocol):
 
     def forget(self, request_id: str) -> None:
         """The request has ended; unknown ids are ignored."""
+
+
+DraftMaker = Callable[[Target], Drafter]  # called once, before anything of the target is lowered

@@ -3,26 +3,42 @@ of its program the values and weights that drafters share."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
+from octavo.backends import dtype_for
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.program.ir import Op, Program, Weight
-from octavo.weights.checkpoint import Checkpoint
+from octavo.weights.checkpoint import Checkpoint, open_checkpoint
+from octavo.weights.fetch import resolve
 
 LOGITS = "logits"
 
 
 @dataclass(frozen=True)
 class Target:
-    """The checkpoint is open for as long as the engine loads."""
+    """The checkpoint is open for as long as the engine loads, and so are those that were opened `beside` it."""
 
     model: ModelConfig
     checkpoint: Checkpoint
     config: EngineConfig
+    opened: ExitStack = field(default_factory=ExitStack)
+
+    def beside(self, name: str) -> Checkpoint:
+        """Another one, as the user names it, its float matrices held as the target's are. Raises what errors.py lists
+        for bad names and files."""
+        checkpoint = open_checkpoint(resolve(name), matrices=matrices(self.config))
+        self.opened.callback(checkpoint.close)
+        return checkpoint
+
+    @property
+    def max_model_len(self) -> int:
+        return self.config.max_model_len or self.model.max_position
 
     @cached_property
     def program(self) -> Program:
@@ -57,3 +73,8 @@ class Target:
         op = next(op for op in self.program.ops if op.kind == "embed" and op.ins == ("token",))
         scale = op.attrs["scale"]
         return self.program.weights[op.weights[0]], float(scale) if isinstance(scale, int | float) else 1.0
+
+
+def matrices(config: EngineConfig) -> Literal["bf16", "f32"]:
+    """What float matrices are held as."""
+    return "f32" if dtype_for(config.executor, config.dtype) == "float32" else "bf16"

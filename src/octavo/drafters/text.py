@@ -42,6 +42,7 @@ class TextDrafter:
     max_draft = MOST
     tail = 0
     hit_backoff = 0
+    lookahead = 0
 
     def __init__(self, shelf: Shelf, *, adaptive: bool = True) -> None:
         """adaptive: as many drafts as are worth their rows (worth.py), else as many as there are."""

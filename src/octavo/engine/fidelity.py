@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from octavo.config import EngineConfig
-from octavo.drafters.null import NullDrafter
+from octavo.drafters.null import no_drafter
 from octavo.errors import RequestError
 from octavo.request import Row, StepPlan, TableUpdate
 from octavo.runner.runner import LOGITS, Runner
@@ -60,7 +60,7 @@ class Scorer:
         length = 2 * context
         blocks = -(-length // config.block_tokens)
         config = replace(config, max_num_seqs=1, max_model_len=length, num_blocks=blocks)
-        self._runner = Runner.open(config, NullDrafter(), progress)
+        self._runner = Runner.open(config, no_drafter, progress)
         self._groups = len(self._runner.loaded.groups)
         self._blocks = tuple(range(1, blocks + 1))
         self._chunk = min(config.max_num_batched_tokens, config.max_logit_rows)

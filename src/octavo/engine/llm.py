@@ -61,7 +61,7 @@ class LLM:
         plans_outstanding: int = 1,
         packed_cache: Literal["off", "on"] = "off",
         journal: str | None = None,
-        speculate: Literal["off", "ngram", "suffix", "auto"] = "off",
+        speculate: str = "off",
         served_model_name: str | None = None,
         task: Literal["auto", "generate", "embed"] = "auto",
         pooling: Literal["auto", "last", "mean", "cls"] = "auto",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from octavo.config import EngineConfig
 from octavo.drafters.ahead import AheadDrafter
-from octavo.drafters.kinds import KINDS
+from octavo.drafters.kinds import Target, drafter_for
 from octavo.drafters.port import Drafter
 from octavo.engine.port import EngineStats, ModelInfo
 from octavo.engine.vocabulary import load_tokenizer
@@ -16,7 +16,8 @@ from octavo.grammar.structures import Structures
 from octavo.policy.journal import JournalScheduler
 from octavo.policy.kv import KVLedger
 from octavo.policy.scheduler import Scheduler, SchedulerLimits
-from octavo.runner.runner import Loaded, Progress, Runner
+from octavo.runner.runner import Loaded, Runner
+from octavo.runner.source import Progress
 
 SNAPSHOT_EVERY = 1024  # tokens from one regular snapshot of recurrent state to the next
 
@@ -57,14 +58,17 @@ def open_engine(
 ) -> EngineParts:
     """Loads the model, sizes everything. drafter: None for the one that the configuration names. progress: (bytes of
     weights read, of all). structures: the face's."""
-    structures = structures or Structures(lambda: load_tokenizer(config.model))
-    drafter = AheadDrafter(structures, KINDS[config.speculate]() if drafter is None else drafter)
-    runner = Runner.open(config, drafter, progress, structures)
+    shared = structures or Structures(lambda: load_tokenizer(config.model))
+
+    def draft(target: Target) -> Drafter:
+        return AheadDrafter(shared, drafter_for(config.speculate, target) if drafter is None else drafter)
+
+    runner = Runner.open(config, draft, progress, shared)
     loaded = runner.loaded
-    return EngineParts(runner, _scheduler(config, loaded, drafter), _info(config, loaded), structures)
+    return EngineParts(runner, _scheduler(config, loaded), _info(config, loaded), shared)
 
 
-def _scheduler(config: EngineConfig, loaded: Loaded, drafter: Drafter) -> Scheduler:
+def _scheduler(config: EngineConfig, loaded: Loaded) -> Scheduler:
     """Raises UsageError for a journal that cannot be written."""
     ledger = KVLedger(
         loaded.groups,
@@ -73,7 +77,8 @@ def _scheduler(config: EngineConfig, loaded: Loaded, drafter: Drafter) -> Schedu
         numerics=loaded.numerics,
         model=loaded.content_id,
         enable_prefix_caching=config.enable_prefix_caching,
-        hit_backoff=drafter.hit_backoff,
+        hit_backoff=loaded.hit_backoff,
+        lookahead=loaded.lookahead,
         num_snapshots=max(loaded.limits.num_snapshots, 1),
         snapshot_every=SNAPSHOT_EVERY,
     )

@@ -24,7 +24,7 @@ def advance(entry: Entry, row: Row, token: int, *, prepare: bool) -> TokenDelta 
     tokens = (token,)
     request.output_ids.append(token)
     request.computed = request.planned = computed
-    if prepare and computed < holding.room and holding.told:
+    if prepare and min(computed + holding.ahead, request.max_total - 2) < holding.room and holding.told:
         entry.next = Row(row.request_id, row.slot, computed, tokens, 0, True, 0, (), False, row.adapter)
     return TokenDelta(row.request_id, tokens, (), (), None, None, request.cached, computed, request.queued)
 

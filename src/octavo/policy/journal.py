@@ -32,6 +32,7 @@ class Made(msgspec.Struct, tag=True, frozen=True):
     hit_backoff: int
     num_snapshots: int
     snapshot_every: int
+    lookahead: int = 0
 
     def scheduler(self) -> Scheduler:
         ledger = KVLedger(
@@ -42,6 +43,7 @@ class Made(msgspec.Struct, tag=True, frozen=True):
             hit_backoff=self.hit_backoff,
             num_snapshots=self.num_snapshots,
             snapshot_every=self.snapshot_every,
+            lookahead=self.lookahead,
         )
         return Scheduler(self.limits, ledger)
 
@@ -93,6 +95,7 @@ class JournalScheduler(Scheduler):
                 ledger.hit_backoff,
                 ledger.states.pool.usable if ledger.states is not None else 1,
                 snapshot_every,
+                ledger.lookahead,
             )
         )
 

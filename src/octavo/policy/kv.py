@@ -40,12 +40,13 @@ class GroupTable:
 class Holding:
     """What one admitted request holds. published: full blocks that are under their key; claimed: full blocks of known
     tokens that it computes or has computed; tainted: it shares a block that was found bad and publishes nothing.
-    room: tokens that its tables have place for; due: computed tokens at which publishing has something to do; told: the
-    machine knows the tables."""
+    room: tokens that its tables have place for; ahead: tokens that are looked ahead for it; due: computed tokens at
+    which publishing has something to do; told: the machine knows the tables."""
 
-    __slots__ = ("claimed", "due", "published", "room", "tables", "tainted", "told")
+    __slots__ = ("ahead", "claimed", "due", "published", "room", "tables", "tainted", "told")
 
-    def __init__(self, tables: list[GroupTable], published: int, claimed: int) -> None:
+    def __init__(self, tables: list[GroupTable], published: int, claimed: int, ahead: int) -> None:
+        self.ahead = ahead
         self.tables = tables
         self.published = published
         self.claimed = claimed
@@ -75,7 +76,9 @@ class KeyChain:
 class KVLedger:
     """`num_blocks`: per pool, the null block counted; one number serves every group. groups: those with blocks;
     updates speak of their numbers among all. hit_backoff: tokens before the last that a hit never covers, because a
-    drafter wants their rows. states: None without a state group; num_snapshots, snapshot_every (tokens) are for it."""
+    drafter wants their rows. lookahead: tokens behind the end of a row that samples for which there is room too: a
+    drafter writes its own caches there (`need`). states: None without a state group; num_snapshots, snapshot_every
+    (tokens) are for it."""
 
     def __init__(
         self,
@@ -87,6 +90,7 @@ class KVLedger:
         model: str = "",
         enable_prefix_caching: bool = True,
         hit_backoff: int = 0,
+        lookahead: int = 0,
         num_snapshots: int = 1,
         snapshot_every: int = 0,
     ) -> None:
@@ -102,6 +106,7 @@ class KVLedger:
         self.block_tokens = block_tokens
         self.enable_prefix_caching = enable_prefix_caching
         self.hit_backoff = hit_backoff
+        self.lookahead = lookahead
         self.holdings: dict[str, Holding] = {}
         self._chains: dict[str, KeyChain] = {}
         self._computing: dict[bytes, int] = {}
@@ -120,8 +125,8 @@ class KVLedger:
         return min(tokens, default=2**62)
 
     def _window_blocks(self, window: int) -> int:
-        """Blocks that can be in sight of one token, its own included."""
-        return -(-window // self.block_tokens) + 1
+        """Blocks that can be in sight of one token, its own and what is looked ahead included."""
+        return -(-(window + self.lookahead) // self.block_tokens) + 1
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
@@ -188,13 +193,30 @@ class KVLedger:
 
     # ---- blocks
 
+    def ahead(self, request: Request) -> int:
+        """Tokens that are looked ahead for the request: none where nothing is proposed."""
+        return self.lookahead if request.params.speculate else 0
+
+    def need(self, request: Request, upto: int) -> int:
+        """Tokens for which a row that ends at `upto` wants room. One that may sample wants what is looked ahead, inside
+        the length of the request: no draft stands behind that."""
+        if upto < request.num_tokens:
+            return upto
+        return max(upto, min(upto + self.ahead(request), request.max_total - 1))
+
+    def within(self, request: Request, upto: int, room: int) -> int:
+        """Where a row may end, at most `upto`, that has room for `room` tokens."""
+        return upto if self.need(request, upto) <= room else min(upto - 1, room)
+
     def admit(self, request: Request, hit: int, upto: int, whole: int) -> int:
         """Opens a holding: shares `hit` blocks and reserves more, in all groups or none. Returns the token index up to
-        which there is room, at most `upto`; 0, with nothing changed, when `whole` tokens would not fit now."""
+        which there is room, at most `upto`; 0, with nothing changed, when `whole` tokens would not fit now. What is
+        looked ahead counts in all of it."""
         keys = self.chain(request).keys
         hit_tokens = min(hit * self.block_tokens, request.num_tokens - 1)
         shared: list[list[int]] = []
-        room = self._blocks(upto)
+        room = self._blocks(self.need(request, upto))
+        whole = self.need(request, whole)
         for group, pool in zip(self.groups, self.pools, strict=True):
             first = max(hit_tokens - group.window, 0) // self.block_tokens if group.rule == "window" else 0
             blocks = [NULL] * first + [pool.find(key) or NULL for key in keys[first:hit]]
@@ -211,14 +233,16 @@ class KVLedger:
                 if block:
                     pool.share(block)
         claimed = len(keys) if self.states is None else hit
-        self.holdings[request.id] = Holding([GroupTable(blocks) for blocks in shared], hit, claimed)
+        self.holdings[request.id] = Holding(
+            [GroupTable(blocks) for blocks in shared], hit, claimed, self.ahead(request)
+        )
         for key in keys[hit:claimed]:
             self._computing[key] = self._computing.get(key, 0) + 1
         if self.states is not None:
             prompt = (len(request.prompt_ids) - 1) // self.block_tokens
             self.states.open(request.id, keys, hit, hit_tokens, {prompt, self._complete(keys, len(keys))})
-        upto = min(upto, room * self.block_tokens)
-        self.reserve(request, upto)
+        upto = self.within(request, upto, room * self.block_tokens)
+        self.reserve(request, self.need(request, upto))
         return upto
 
     def _unclaim(self, key: bytes) -> None:
@@ -296,8 +320,9 @@ class KVLedger:
         table.nulls = max(table.nulls, behind)
 
     def trim(self, request: Request, to: int) -> None:
-        """Gives back blocks that hold no token before `to`."""
-        keep, holding = -(-to // self.block_tokens), self.holdings[request.id]
+        """Gives back blocks that hold no token before `to`, nor one that is looked ahead."""
+        holding = self.holdings[request.id]
+        keep = -(-(to + holding.ahead) // self.block_tokens)
         holding.room = min(holding.room, keep * self.block_tokens)
         for table, pool in zip(holding.tables, self.pools, strict=True):
             while len(table.blocks) > keep:

@@ -1,10 +1,10 @@
-"""What a sampled row does to its request: output grows until something ends it, accepted tree tokens are to be moved,
-drafts for the next step are taken over. The rules of stopping by token are here and nowhere else."""
+"""What a row does to its request: output grows until something ends it, accepted tree tokens are to be moved, drafts
+for the next step are taken over, and a delta says so. The rules of stopping by token are here and nowhere else."""
 
 from __future__ import annotations
 
 from octavo.errors import EngineError
-from octavo.request import FinishReason, Request, Row, RowResult
+from octavo.request import FinishReason, Request, Row, RowResult, TokenDelta
 
 
 def append_output(request: Request, tokens: tuple[int, ...]) -> tuple[FinishReason | None, int | None, tuple[int, ...]]:
@@ -41,3 +41,23 @@ def take_drafts(request: Request, outcome: RowResult) -> None:
         if all(parent == i - 1 for i, parent in enumerate(parents)):
             parents = ()
     request.draft_ids, request.draft_parents = drafts, parents
+
+
+def delta(request: Request, tokens: tuple[int, ...], outcome: RowResult, drafted: int = 0) -> TokenDelta:
+    """What leaves commit: the tokens that were kept, their log-probabilities, how the request stands. drafted: drafts of
+    its row."""
+    return TokenDelta(
+        request.id,
+        tokens,
+        outcome.logprobs[: len(tokens)],
+        outcome.prompt_logprobs,
+        request.finish_reason,
+        request.stop_reason,
+        request.cached,
+        request.computed,
+        request.queued,
+        request.preemptions,
+        outcome.embedding,
+        drafted=drafted,
+        accepted=len(outcome.accepted),
+    )

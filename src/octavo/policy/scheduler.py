@@ -19,7 +19,7 @@ from itertools import islice
 from octavo.errors import CapacityError, ContextLengthError, EngineError, RequestError
 from octavo.policy.decode import advance, collect
 from octavo.policy.kv import KVLedger
-from octavo.policy.outcome import append_output, moves, take_drafts
+from octavo.policy.outcome import append_output, delta, moves, take_drafts
 from octavo.policy.queue import WaitingQueue
 from octavo.policy.stats import PolicyStats
 from octavo.policy.step import Entry, SchedulerLimits, Step
@@ -178,10 +178,10 @@ class Scheduler:
             return
         first = self._first_logit(entry, start, end)
         upto = self._upto(step, start, end, first)
-        while upto > start and not self.ledger.reserve(request, upto):
-            reach = self.ledger.reach(request)
-            if start < reach < upto:
-                upto = reach
+        while upto > start and not self.ledger.reserve(request, self.ledger.need(request, upto)):
+            shorter = self.ledger.within(request, upto, self.ledger.reach(request))
+            if start < shorter < upto:
+                upto = shorter
                 continue
             victim = self._victim(entry)
             if victim is None:
@@ -285,8 +285,9 @@ class Scheduler:
         them. A prefix of a tree is a tree: parents stand before children."""
         request = entry.request
         room = min(len(request.draft_ids), tokens, logits, request.max_total - end - 1)
-        room = min(room, self.ledger.reach(request) - end)
-        if room < 1 or not self.ledger.reserve(request, end + room):
+        reach = self.ledger.reach(request)
+        room = min(room, reach - end - (self.ledger.ahead(request) if reach < request.max_total - 1 else 0))
+        if room < 1 or not self.ledger.reserve(request, self.ledger.need(request, end + room)):
             room = 0
         self.stats.drafts_dropped += len(request.draft_ids) - room
         return request.draft_ids[:room], request.draft_parents[:room]
@@ -335,8 +336,8 @@ class Scheduler:
         plain, prepare = 0, self.ledger.states is None
         for entry, row, given in zip(self._named.pop(0), plan.rows, result.rows, strict=True):
             entry.outstanding -= 1
-            if type(given) is int and (delta := advance(entry, row, given, prepare=prepare)) is not None:
-                deltas.append(delta)
+            if type(given) is int and (short := advance(entry, row, given, prepare=prepare)) is not None:
+                deltas.append(short)
                 plain += 1
                 continue
             outcome = RowResult((given,)) if isinstance(given, int) else given
@@ -363,7 +364,7 @@ class Scheduler:
         entry.delivered = max(entry.delivered, min(request.computed, len(request.prompt_ids)))
         if request.computed == request.max_total:
             return self._end(entry, "length", outcome=outcome)
-        return self._delta(request, (), outcome)
+        return delta(request, (), outcome)
 
     def _sampled(self, entry: Entry, row: Row, outcome: RowResult) -> TokenDelta:
         """Output: accepted drafts and one more token, up to the first that ends the request."""
@@ -390,7 +391,7 @@ class Scheduler:
             self.ledger.trim(request, max(request.computed, entry.copies_end))
         if outcome.draft_ids:
             take_drafts(request, outcome)
-        return self._delta(request, kept, outcome, row.num_drafts)
+        return delta(request, kept, outcome, row.num_drafts)
 
     # ---- ending
 
@@ -411,7 +412,7 @@ class Scheduler:
         self.stats.finished[reason] += 1
         if not entry.outstanding:
             self._discard(entry)
-        return self._delta(request, tokens, outcome, drafted)
+        return delta(request, tokens, outcome, drafted)
 
     def _discard(self, entry: Entry) -> None:
         if entry.request.slot >= 0:
@@ -419,23 +420,6 @@ class Scheduler:
             self._leave(entry)
         self.ledger.discard(entry.request)
         del self._entries[entry.request.id]
-
-    def _delta(self, request: Request, tokens: tuple[int, ...], outcome: RowResult, drafted: int = 0) -> TokenDelta:
-        return TokenDelta(
-            request.id,
-            tokens,
-            outcome.logprobs[: len(tokens)],
-            outcome.prompt_logprobs,
-            request.finish_reason,
-            request.stop_reason,
-            request.cached,
-            request.computed,
-            request.queued,
-            request.preemptions,
-            outcome.embedding,
-            drafted=drafted,
-            accepted=len(outcome.accepted),
-        )
 
 
 def _rank(entry: Entry) -> tuple[int, int, int]:

@@ -14,13 +14,13 @@ import torch
 
 from octavo.backends.reference.executor import interpret, pages
 from octavo.backends.reference.step import PageShape, Step
-from octavo.engine.vocabulary import tokenizer_of
 from octavo.errors import RequestError
 from octavo.program.ir import Op
 from octavo.quantize.scheme import WINDOW
 from octavo.quantize.subject import Subject
 from octavo.request import Row, TableUpdate
 from octavo.runner.batch import HeaderWriter
+from octavo.weights.stated import tokenizer_of
 
 BLOCK = 16
 Watch = Callable[[Op, Sequence[torch.Tensor]], None]

@@ -9,9 +9,10 @@ import torch
 from octavo.backends.reference.tensors import to_float
 from octavo.errors import UnsupportedError
 from octavo.program.ir import Weight
-from octavo.runner.model import model_config, plain_program
+from octavo.runner.model import plain_program
 from octavo.weights.checkpoint import open_checkpoint
 from octavo.weights.match import match
+from octavo.weights.stated import model_config
 
 TURNED = (
     "transpose",

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from octavo.backends.native.session import NativeSession
 from octavo.config import EngineConfig
-from octavo.drafters.null import NullDrafter
+from octavo.drafters.null import no_drafter
 from octavo.errors import UnsupportedError, UsageError
 from octavo.program.cost import program_cost
 from octavo.program.ir import Program
@@ -25,7 +25,8 @@ from octavo.request import Row, TableUpdate
 from octavo.runner.batch import Header, HeaderWriter
 from octavo.runner.calibration import FOOTPRINTS, PRODUCTS, Calibration, Gauge
 from octavo.runner.roofline import Reading, readings
-from octavo.runner.runner import TARGET, Loaded, Progress, Runner
+from octavo.runner.runner import TARGET, Loaded, Runner
+from octavo.runner.source import Progress
 from octavo.types import StepShape
 
 FILL = 0x3C  # of every cache byte: 0.0115 as bf16, 60 as an integer
@@ -146,7 +147,7 @@ def survey(
 
 @contextmanager
 def _opened(config: EngineConfig, progress: Progress) -> Iterator[Workbench]:
-    runner = Runner.open(config, NullDrafter(), progress)
+    runner = Runner.open(config, no_drafter, progress)
     try:
         yield Workbench(runner)
     finally:

@@ -12,18 +12,19 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
-from octavo.backends import dtype_for, executor_for
-from octavo.backends.port import Executor, Kept, Limits, Session, WeightStream
+from octavo.backends import executor_for
+from octavo.backends.port import Executor, Kept, Limits, Session
 from octavo.config import EngineConfig
-from octavo.drafters.null import NullDrafter
-from octavo.drafters.port import Drafter, DraftRow, Proposal
+from octavo.drafters.kinds import drafter_for
+from octavo.drafters.port import Drafter, DraftMaker, DraftRow, Proposal
+from octavo.drafters.target import Target, matrices
 from octavo.errors import ConfigError, ResourceError, UnsupportedError, UsageError
 from octavo.grammar.structures import Structures
 from octavo.model_config import ModelConfig
@@ -34,21 +35,19 @@ from octavo.request import Request, Row, RowResult, StepPlan, StepResult
 from octavo.runner import machine, outcome
 from octavo.runner.batch import Header, HeaderWriter
 from octavo.runner.capacity import Demand, num_snapshots, usable_blocks
-from octavo.runner.model import model_config, target_program
+from octavo.runner.model import target_program
 from octavo.runner.pace import Pace
+from octavo.runner.source import Progress, WeightSource
 from octavo.runner.table import Mates, RequestTable
 from octavo.sampling.sampler import Cohort, MaskTime, Sampler
-from octavo.types import KVGroup, digest
-from octavo.weights.checkpoint import Checkpoint, open_checkpoint
+from octavo.types import KVGroup
+from octavo.weights.checkpoint import open_checkpoint
 from octavo.weights.fetch import cache_home, resolve
-from octavo.weights.kinds import Tensor
-from octavo.weights.match import match, set_aside
-from octavo.weights.stored import OnDisk, read_ahead
+from octavo.weights.stated import model_config
 
 _log = logging.getLogger("octavo.runner")
 TARGET = "target"
 LOGITS = "logits"
-Progress = Callable[[int, int], None]  # bytes of weights read, of all
 
 
 @dataclass(slots=True)
@@ -81,6 +80,8 @@ class Loaded:
     kv_bytes_per_token: int
     load_seconds: float
     notes: tuple[str, ...]
+    hit_backoff: int  # the drafter's, and so is
+    lookahead: int
     programs: Mapping[str, Program]  # as lowered, by name
     pooling: Pooling | None  # None: the model generates
 
@@ -108,15 +109,15 @@ class Runner:
 
     @classmethod
     def open(
-        cls, config: EngineConfig, drafter: Drafter, progress: Progress, structures: Structures | None = None
+        cls, config: EngineConfig, draft: DraftMaker, progress: Progress, structures: Structures | None = None
     ) -> Runner:
-        """Loads the model. structures: of its vocabulary, for outputs that must have a form.
+        """Loads the model. draft: makes its drafter. structures: of its vocabulary, for outputs that must have a form.
 
         Raises what errors.py lists for bad files, configurations and too little memory."""
         begun = time.monotonic()
-        with _checkpoint(config) as checkpoint:
+        with _opened(config) as target:
             try:
-                return cls._open(_Read.of(config, drafter, checkpoint), config, drafter, progress, begun, structures)
+                return cls._open(_Read.of(target, draft(target)), config, progress, begun, structures)
             except MemoryError:
                 what = (
                     "no memory for the model at these limits: lower max_num_seqs, max_num_batched_tokens or num_blocks"
@@ -125,16 +126,15 @@ class Runner:
 
     @staticmethod
     def demand(config: EngineConfig) -> Demand:
-        """What the model would need, by its headers alone. Raises as `open` does, memory aside."""
-        with _checkpoint(config) as checkpoint:
-            return _Read.of(config, NullDrafter(), checkpoint).demand
+        """What the model and its drafter would need, by headers alone. Raises as `open` does, memory aside."""
+        with _opened(config) as target:
+            return _Read.of(target, drafter_for(config.speculate, target)).demand
 
     @classmethod
     def _open(
         cls,
         read: _Read,
         config: EngineConfig,
-        drafter: Drafter,
         progress: Progress,
         begun: float,
         structures: Structures | None,
@@ -151,16 +151,18 @@ class Runner:
             groups=_groups(read.programs),
             numerics=session.numerics.id,
             isa=session.numerics.isa,
-            content_id=read.checkpoint.content_id,
+            content_id=read.content_id,
             threads=threads,
             weights_bytes=source.stored_bytes,
             kv_bytes_per_token=read.demand.block_bytes // config.block_tokens,
             load_seconds=time.monotonic() - begun,
             notes=(*read.model.warnings, *source.notes, *session.notes),
+            hit_backoff=read.drafter.hit_backoff,
+            lookahead=read.drafter.lookahead,
             programs=read.programs,
             pooling=read.pooling,
         )
-        return cls(session, loaded, drafter, config.plans_outstanding, structures)
+        return cls(session, loaded, read.drafter, config.plans_outstanding, structures)
 
     # ---- requests
     def add(self, request: Request) -> None:
@@ -296,20 +298,21 @@ class Runner:
 
 
 @contextmanager
-def _checkpoint(config: EngineConfig) -> Iterator[Checkpoint]:
-    exact = dtype_for(config.executor, config.dtype) == "float32"
-    checkpoint = open_checkpoint(resolve(config.model), matrices="f32" if exact else "bf16")
-    try:
-        yield checkpoint
-    finally:
-        checkpoint.close()
+def _opened(config: EngineConfig) -> Iterator[Target]:
+    with ExitStack() as opened:
+        checkpoint = open_checkpoint(resolve(config.model), matrices=matrices(config))
+        opened.callback(checkpoint.close)
+        model = model_config(checkpoint)
+        _check_length(config, model)
+        yield Target(model, checkpoint, config, opened)
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A checkpoint of which the headers are read: its programs as lowered, and what they need."""
+    """A target of which the headers are read, with its drafter: their programs as lowered, and what they need."""
 
-    checkpoint: Checkpoint
+    content_id: str
+    drafter: Drafter
     executor: Executor
     model: ModelConfig
     pooling: Pooling | None
@@ -318,14 +321,12 @@ class _Read:
     demand: Demand
 
     @classmethod
-    def of(cls, config: EngineConfig, drafter: Drafter, checkpoint: Checkpoint) -> _Read:
+    def of(cls, target: Target, drafter: Drafter) -> _Read:
+        config = target.config
         executor: Executor = executor_for(config.executor, config.dtype)
-        model = model_config(checkpoint)
-        max_model_len = _context_length(config, model)
-        target, pooling = target_program(checkpoint, model, config, max_model_len)
-        target = with_tail(_tapped(target, drafter.taps), drafter.tail)
-        plain = {TARGET: target, **drafter.programs}
-        source = WeightSource(plain, checkpoint, drafter)
+        program, pooling = target_program(target.checkpoint, target.model, config, target.max_model_len)
+        plain = {TARGET: with_tail(_tapped(program, drafter.taps), drafter.tail), **drafter.programs}
+        source = WeightSource(TARGET, plain, target.checkpoint, drafter)
         chosen: dict[str, Any] = {"activations": config.activations, "kv_dtype": config.kv_dtype, "isa": config.isa}
         programs = {name: executor.lower(program, source.kinds(program), **chosen) for name, program in plain.items()}
         state = executor.state_bytes(programs)
@@ -335,72 +336,12 @@ class _Read:
             weights_bytes=source.stored_bytes,
             memory_free=machine.memory()[1],
             max_num_seqs=config.max_num_seqs,
-            max_model_len=max_model_len,
+            max_model_len=target.max_model_len,
             slot_bytes=state.slot,
             snapshot_bytes=state.snapshot,
         )
-        return cls(checkpoint, executor, model, pooling, source, programs, demand)
-
-
-class WeightSource:
-    """The weights of several programs as one stream, each once, in the programs' order."""
-
-    def __init__(self, programs: Mapping[str, Program], checkpoint: Checkpoint, drafter: Drafter) -> None:
-        self._checkpoint = checkpoint
-        self._weights = {name: weight for program in programs.values() for name, weight in program.weights.items()}
-        self._own: dict[str, Tensor] = {}
-        for name, weight in self._weights.items():
-            tensor = None if name in programs[TARGET].weights else drafter.tensor(weight)
-            if tensor is not None:
-                self._own[name] = tensor
-        rest = {name: weight for name, weight in self._weights.items() if name not in self._own}
-        spare = [prefix for program in programs.values() for prefix in program.spare]
-        self._sources = match(rest, checkpoint, spare)
-        aside = set_aside(checkpoint, spare)
-        plain = {source for name, source in self._sources.items() if self._weights[name].plain}
-        self.notes = checkpoint.rounding(plain)
-        if aside:
-            self.notes.append(f"{len(aside)} tensors of draft layers are not used: {aside[0]} and its like")
-        sizes = {
-            name: checkpoint.stored_bytes(source, self._kind(name), self._weights[name].prep)
-            for name, source in self._sources.items()
-        }
-        self._sizes = sizes | {name: tensor.nbytes for name, tensor in self._own.items()}
-        self.stored_bytes = sum(self._sizes.values())
-
-    def kinds(self, program: Program) -> dict[str, str]:
-        return {name: self._own[name].kind if name in self._own else self._kind(name) for name in program.weights}
-
-    def content(self) -> bytes:
-        """Names every weight: its checkpoint, tensor, kind and preparation, or the bytes that the drafter gave."""
-        fields: list[bytes | str | int] = [self._checkpoint.content_id]
-        for name, weight in self._weights.items():
-            own = self._own.get(name)
-            if own is None:
-                fields += [name, self._sources[name], self._kind(name), repr(weight.prep)]
-                continue
-            parts = [b"" if array is None else array.tobytes() for array in own.arrays]
-            fields += [name, own.kind, own.group, own.offset, *parts]
-        return digest(*fields)
-
-    def stream(self, progress: Progress) -> WeightStream:
-        return self._stream(progress)
-
-    def _kind(self, name: str) -> str:
-        return self._checkpoint.kind_for(self._weights[name], self._sources[name])
-
-    def _one(self, name: str) -> Tensor | OnDisk:
-        own = self._own.get(name)
-        if own is not None:
-            return own
-        return self._checkpoint.stored(self._sources[name], self._weights[name].prep, kind=self._kind(name))
-
-    def _stream(self, progress: Progress) -> Iterator[tuple[str, Tensor | OnDisk]]:
-        done = 0
-        for name, weight in read_ahead((name, self._one(name)) for name in self._weights):
-            yield name, weight
-            done += self._sizes[name]
-            progress(done, self.stored_bytes)
+        content_id = target.checkpoint.content_id
+        return cls(content_id, drafter, executor, target.model, pooling, source, programs, demand)
 
 
 def _tapped(program: Program, taps: Sequence[str]) -> Program:
@@ -427,14 +368,12 @@ def _limits(config: EngineConfig, demand: Demand) -> Limits:
     )
 
 
-def _context_length(config: EngineConfig, model: ModelConfig) -> int:
-    wanted = model.max_position if config.max_model_len is None else config.max_model_len
-    if wanted > model.max_position:
+def _check_length(config: EngineConfig, model: ModelConfig) -> None:
+    if config.max_model_len is not None and config.max_model_len > model.max_position:
         raise UsageError(
-            f"max_model_len {wanted} is more than the {model.max_position} positions of the model",
+            f"max_model_len {config.max_model_len} is more than the {model.max_position} positions of the model",
             param="max_model_len",
         )
-    return wanted
 
 
 def _groups(programs: Mapping[str, Program]) -> tuple[KVGroup, ...]:
