@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from octavo.drafters.ngram import LONGEST, Ngrams, NgramShelf
+from octavo.drafters.pace import Pace
 from octavo.drafters.port import DraftRow
 from octavo.drafters.suffix import KEPT_GRAM, OUTPUTS, TENANTS, Automaton, Store, SuffixShelf
 from octavo.drafters.text import TAKEN, TextDrafter
 from octavo.drafters.worth import Worth
 from octavo.request import Request, Row, RowResult, SamplingParams
-from octavo.runner.pace import Pace
 
 
 def longest_before(tokens):

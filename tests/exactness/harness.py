@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from octavo.config import EngineConfig
-from octavo.drafters.null import NullDrafter
 from octavo.engine.loop import EngineLoop
 from octavo.engine.parts import open_engine
 from octavo.engine.wire import Abort, Submit
@@ -36,7 +35,7 @@ class House:
     def __init__(self, model, *, drafter=None, poison=False, **options):
         defaults = {"max_num_seqs": SLOTS, "threads": 2, "num_blocks": 600, "max_model_len": 1024}
         self.config = EngineConfig(model=model, **{**defaults, **options})
-        self.parts = open_engine(self.config, drafter or NullDrafter(), lambda done, total: None)
+        self.parts = open_engine(self.config, drafter, lambda done, total: None)
         self.deltas = []
         self.loop = EngineLoop(
             self.parts.scheduler,

@@ -70,17 +70,16 @@ def test_the_younger_gives_way_to_what_the_older_looks_ahead():
 
 
 def test_drafts_leave_the_room_that_is_looked_ahead():
-    """Blocks of 1: of 4 drafts as many stand in the row as leave 3 tokens behind it."""
-    machine = Machine(12, 1, lookahead=3)
-    machine.propose = lambda one, index: (tuple(machine.alone["a"].token(index + i) for i in range(4)), ())
-    machine.add(request("a", 4, max_tokens=20))
+    """Blocks of 1, and an older one beside: of 4 drafts as many stand in the row as leave 3 tokens behind it."""
+    machine = Machine(28, 1, lookahead=3)
+    right = lambda one, index: tuple(machine.alone["a"].token(index + i) for i in range(4))  # noqa: E731
+    machine.propose = lambda one, index: (right(one, index) if one.id == "a" else (), ())
+    machine.add(request("b", 10, max_tokens=12, speculate=False), request("a", [9, 8, 7, 6], max_tokens=20))
     machine.step()
-    plan = machine.schedule()
-    assert [(row.start, row.num_drafts) for row in plan.rows] == [(4, 4)]
-    machine.commit(plan)
-    plan = machine.schedule()
-    assert [(row.start, row.num_drafts, room(machine, "a")) for row in plan.rows] == [(9, 0, 12)]
-    machine.commit(plan)
+    rows = [row for _ in range(2) for row in machine.step().rows if row.request_id == "a"]
+    assert [(row.start, row.num_drafts) for row in rows] == [(4, 4), (9, 3)]
+    machine.run()
+    machine.expect()
 
 
 def test_a_drafter_that_writes_further_is_found():

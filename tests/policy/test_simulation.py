@@ -16,7 +16,7 @@ def totals(reports):
         for name, value in report.stats.as_dict().items():
             if isinstance(value, dict):
                 counts.update({f"{name} {key}": number for key, number in value.items()})
-            else:
+            elif isinstance(value, int):
                 counts[name] += value
     return counts
 

@@ -44,8 +44,8 @@ def take_drafts(request: Request, outcome: RowResult) -> None:
 
 
 def delta(request: Request, tokens: tuple[int, ...], outcome: RowResult, drafted: int = 0) -> TokenDelta:
-    """What leaves commit: the tokens that were kept, their log-probabilities, how the request stands. drafted: drafts of
-    its row."""
+    """What leaves commit: the tokens that were kept, their log-probabilities, how the request stands. drafted: how many
+    drafts its row had."""
     return TokenDelta(
         request.id,
         tokens,

@@ -23,6 +23,7 @@ from octavo.backends import executor_for
 from octavo.backends.port import Executor, Kept, Limits, Session
 from octavo.config import EngineConfig
 from octavo.drafters.kinds import drafter_for
+from octavo.drafters.pace import Pace
 from octavo.drafters.port import Drafter, DraftMaker, DraftRow, Proposal
 from octavo.drafters.target import Target, matrices
 from octavo.errors import ConfigError, ResourceError, UnsupportedError, UsageError
@@ -36,7 +37,6 @@ from octavo.runner import machine, outcome
 from octavo.runner.batch import Header, HeaderWriter
 from octavo.runner.capacity import Demand, num_snapshots, usable_blocks
 from octavo.runner.model import target_program
-from octavo.runner.pace import Pace
 from octavo.runner.source import Progress, WeightSource
 from octavo.runner.table import Mates, RequestTable
 from octavo.sampling.sampler import Cohort, MaskTime, Sampler
