@@ -51,7 +51,7 @@ def chunk(first: int) -> dict[str, object]:
         for name, value in report.stats.as_dict().items():
             if isinstance(value, dict):
                 counts.update({f"{name} {key}": number for key, number in value.items()})
-            else:
+            elif isinstance(value, int):
                 counts[name] += value
     return {"first": first, "seconds": time.process_time() - begun, "failed": failed, "counts": dict(counts)}
 
