@@ -43,6 +43,14 @@ void Step::pool(const BoundOp& op, Range r) const {
   kernels.pool(p, r.begin, r.end);
 }
 
+void Step::feed(const BoundOp& op, Range r) const {
+  const int32_t out = op.record->outs[0];
+  const size_t bytes = buffer(out).row_bytes();
+  const std::vector<const uint8_t*>& rows = program.feeds[op.feed].rows;
+  auto* to = data<uint8_t>(out);
+  for (int32_t row = r.begin; row < r.end; ++row) __builtin_memcpy(to + row * bytes, rows[row], bytes);
+}
+
 void Step::take(const BoundOp& op, Range r) const {
   const int32_t out = op.record->outs[0];
   const size_t bytes = buffer(out).row_bytes();
@@ -233,6 +241,7 @@ void Step::run(const BoundOp& op, int thread, uint8_t* own) const {
   const Range r = share(writes_cache ? record.ins[0] : record.outs[0], thread);
   switch (record.kind) {
     case OpKind::EMBED: return embed(op, r);
+    case OpKind::FEED: return feed(op, r);
     case OpKind::TAKE: return take(op, r);
     case OpKind::CONCAT: return concat(op, r);
     case OpKind::NORM: return norm(op, r);
@@ -304,6 +313,7 @@ void Session::run(int32_t number, const int32_t* words, size_t count) {
   apply_tables(h);
   check_header(p, h);
   if (!p.record.states.empty()) states_.check(h);
+  find_rows(p, h);
   apply_copies(h);
   if (!p.record.states.empty()) states_.prepare(h);
   place(p, h.T, h.R, h.N);

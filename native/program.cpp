@@ -8,11 +8,12 @@
 namespace octavo {
 namespace {
 
-constexpr int32_t MAGIC = 0x4f435456, ENCODING = 3;
+constexpr int32_t MAGIC = 0x4f435456, ENCODING = 4;
 
 constexpr std::pair<const char*, OpKind> KINDS[] = {
     {"embed", OpKind::EMBED},
     {"take", OpKind::TAKE},
+    {"feed", OpKind::FEED},
     {"norm", OpKind::NORM},
     {"fused.norm", OpKind::NORM},
     {"add", OpKind::ADD},

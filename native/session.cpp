@@ -119,23 +119,10 @@ const HeldWeight& Session::weight(const ProgramRecord& program, int32_t id) cons
 }
 
 void Session::bind_ops(LoadedProgram& p) {
-  p.foreign.resize(p.record.buffers.size());
-  for (size_t i = 0; i < p.record.buffers.size(); ++i) {
-    const BufferRecord& buffer = p.record.buffers[i];
-    if (buffer.kind != BufferKind::FOREIGN) continue;
-    for (const auto& other : programs_) {
-      for (size_t j = 0; j < other->record.buffers.size(); ++j) {
-        const BufferRecord& theirs = other->record.buffers[j];
-        if (theirs.kind != BufferKind::EXPORT || theirs.name != buffer.name) continue;
-        if (theirs.width != buffer.width || theirs.dtype != buffer.dtype) fail("export " + buffer.name + " has another shape");
-        p.foreign[i] = {other.get(), static_cast<int32_t>(j)};
-      }
-    }
-    if (!p.foreign[i].first) fail("no program exports " + buffer.name);
-  }
   for (const OpRecord& record : p.record.ops) {
     BoundOp op;
     op.record = &record;
+    if (record.kind == OpKind::FEED) bind_feed(p, op);
     if (is_linear(record.kind)) bind_linears(p.record, op);
     if (record.kind == OpKind::LINEAR) bind_tops(p, op);
     if (is_expert_linear(record.kind)) bind_experts(p.record, op);
@@ -328,8 +315,7 @@ void Session::check_header(const LoadedProgram& p, const Header& h) const {
       }
     } else if (r.kind == OpKind::TAKE) {
       const BufferRecord &x = p.record.buffers[r.ins.at(0)], &rows = p.record.buffers[r.ins.at(1)];
-      const LoadedProgram* owner = p.foreign[r.ins[0]].first;
-      const int32_t limit = owner ? x.rows(owner->T, owner->R, owner->N) : x.rows(h.T, h.R, h.N);
+      const int32_t limit = x.rows(h.T, h.R, h.N);
       const int32_t* chosen = h.field(rows.field);
       for (int32_t i = 0, n = rows.rows(h.T, h.R, h.N); i < n; ++i) {
         if (chosen[i] < 0 || chosen[i] >= limit) fail("header: " + rows.name + " " + std::to_string(chosen[i]) + " is out of range");

@@ -40,6 +40,7 @@ struct BoundOp {
   const PackedLinear* table = nullptr;  // embed
   StateView state{};
   std::vector<float> turned;  // conv_state: its weight [taps, channels]
+  int32_t feed = 0;           // which of its program's feeds
   float* tops = nullptr;                // linear: where the largest of each of its panels goes, row by row
 };
 
@@ -49,10 +50,23 @@ struct alignas(128) Counter {
   std::atomic<int32_t> taken{0};
 };
 
+struct LoadedProgram;
+
+// Rows of exports, one export under another, that a program reads by source_row.
+struct Feed {
+  struct Source {
+    const LoadedProgram* program;
+    const BufferRecord* buffer;
+  };
+  std::vector<Source> sources;
+  std::vector<const uint8_t*> rows;  // of this step: where each token's stands
+  std::vector<uint8_t> held;         // those of the program itself, which the step writes anew
+};
+
 struct LoadedProgram {
   ProgramRecord record;
   std::vector<BoundOp> ops;
-  std::vector<std::pair<LoadedProgram*, int32_t>> foreign;  // per buffer: program and buffer that it stands for
+  std::vector<Feed> feeds;
   Mapping arena;
   std::vector<size_t> region_at;
   int32_t T = 0, R = 0, N = 0;     // of the last run
@@ -120,6 +134,10 @@ class Session {
   void bind_recurrence(const ProgramRecord& program, BoundOp& op);
   void place_caches(const ProgramRecord& program);
   void bind_cache(const ProgramRecord& program, BoundOp& op);
+  // session_feeds.cpp
+  Feed::Source find_export(const BufferRecord& wanted) const;
+  void bind_feed(LoadedProgram& program, BoundOp& op);
+  static void find_rows(LoadedProgram& program, const Header& h);
   // session_latent.cpp
   void place_rows(const ProgramRecord& program);
   void bind_latent(const ProgramRecord& program, BoundOp& op);

@@ -36,17 +36,11 @@ struct Step {
 
   const BufferRecord& buffer(int32_t id) const { return program.record.buffers[id]; }
 
-  int32_t rows(int32_t id) const {
-    const LoadedProgram* owner = program.foreign[id].first;
-    return owner ? buffer(id).rows(owner->T, owner->R, owner->N) : buffer(id).rows(header.T, header.R, header.N);
-  }
+  int32_t rows(int32_t id) const { return buffer(id).rows(header.T, header.R, header.N); }
 
   template <class T>
   T* data(int32_t id) const {
-    const auto& [owner, theirs] = program.foreign[id];
-    const LoadedProgram& p = owner ? *owner : program;
-    const BufferRecord& b = p.record.buffers[owner ? theirs : id];
-    return reinterpret_cast<T*>(p.arena.data() + p.region_at[b.region]);
+    return reinterpret_cast<T*>(program.arena.data() + program.region_at[buffer(id).region]);
   }
   const int32_t* field(int32_t id) const { return header.field(buffer(id).field); }
 
@@ -68,6 +62,7 @@ struct Step {
   void walk(int thread) const;
   void run(const BoundOp& op, int thread, uint8_t* own) const;
   void embed(const BoundOp& op, Range r) const;
+  void feed(const BoundOp& op, Range r) const;
   void take(const BoundOp& op, Range r) const;
   void concat(const BoundOp& op, Range r) const;
   void norm(const BoundOp& op, Range r) const;

@@ -8,7 +8,6 @@ import numpy as np
 
 from octavo.drafters.port import Proposal
 from octavo.program.builder import Builder
-from octavo.program.ir import T
 from octavo.types import KVGroup
 from octavo.weights.kinds import Tensor
 
@@ -22,11 +21,8 @@ def program(vocab):
     def weight(name, rows, columns):
         return b.weight(f"draft.{name}", (rows, columns), hf=f"draft.{name}", gguf=f"draft.{name}")
 
-    b.foreign(TAP, (T, WIDTH))
     group = b.group(KVGroup("full", "full"))
-    x = b.add(
-        "draft.x", b.embed("draft.e", "token", weight("embed", vocab, WIDTH)), b.take("draft.t", TAP, "source_row")
-    )
+    x = b.add("draft.x", b.embed("draft.e", "token", weight("embed", vocab, WIDTH)), b.feed(TAP, WIDTH))
     angles = b.rope_angles("draft.cs", "position", inv_freq=tuple(0.5**i for i in range(SIZE // 2)))
     q = b.rope("draft.q", b.linear("draft.q0", x, weight("q", WIDTH, WIDTH)), angles, heads=HEADS, rotary=SIZE)
     k = b.rope("draft.k", b.linear("draft.k0", x, weight("k", SIZE, WIDTH)), angles, heads=1, rotary=SIZE)

@@ -14,7 +14,6 @@ from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.program.builder import Builder
 from octavo.program.header import NUM_SCALARS
-from octavo.program.ir import T
 from octavo.program.lower import bind
 from octavo.weights.kinds import Tensor
 
@@ -104,8 +103,7 @@ def test_two_programs_share_the_session(pair):
     plain = program_for(ModelConfig.from_mapping(mapping))
     b = Builder("draft")
     weight = b.weight("draft.w", (5, 199), hf="w", gguf="w")
-    x = b.foreign("logits", (T, 199))
-    b.export(b.linear("draft.logits", b.take("picked", x, "source_row"), weight))
+    b.export(b.linear("draft.logits", b.feed("logits", 199), weight))
     rng = np.random.default_rng(0)
     tensors = tensors_of(model, plain)
     tensors["draft.w"] = Tensor("f32", (5, 199), rng.standard_normal((5, 199), dtype=np.float32))

@@ -98,7 +98,7 @@ def drafter(tensors):
     """One layer of attention over what the target exports, with caches of its own."""
     b = Builder("draft")
     width = 72
-    hidden = b.take("taken", b.foreign("1.x", (T, width)), "source_row")
+    hidden = b.feed("1.x", width, "main")
     group = b.group(odd_model()[0].groups[0])
     caches = {"cache_k": b.cache(group, "draft.k", width), "cache_v": b.cache(group, "draft.v", width)}
     kv = b.kv_write("kv", hidden, hidden, **caches, kv_heads=3)

@@ -12,8 +12,6 @@ from stepping import Run, Stepper
 
 from octavo.backends import executor_for
 from octavo.program.builder import Builder
-from octavo.program.header import offsets
-from octavo.program.ir import T
 from octavo.program.lower import lower
 from octavo.types import KVGroup
 from octavo.weights.kinds import Tensor
@@ -282,27 +280,3 @@ def test_attention_sees_its_window_alone(isa, window):
     bench = attention_bench(24, 6, 3, window)
     prompt = [Run(0, 0, tokens(700))]
     assert_attention(*bench.both(isa, prompt, [Run(0, 700, tokens(9, 2))], length=720))
-
-
-def test_a_foreign_export_is_taken_by_row(isa):
-    """A second program takes rows of what the first exported, as drafters do."""
-    from octavo.backends.port import Limits
-
-    bench = Bench()
-    bench.builder.export(bench.input("hidden", rows(45)))
-    second = Builder("draft")
-    second.foreign("hidden", (T, 45))
-    second.export(second.take("taken", "hidden", "source_row"))
-    programs = {"main": bench.builder.build(), "draft": second.build()}
-    forced = Forced(isa)
-    lowered = {name: forced.lower(p, {"hidden.table": "f32"}) for name, p in programs.items()}
-    session = forced.open(lowered, lambda: iter(bench.tensors.items()), Limits(64, 64, 2, 64, 5, 16), threads=1)
-    from stepping import header
-
-    session.run("main", header([Run(0, 0, tuple(range(20)))]))
-    words = header([Run(0, 0, (0, 0, 0))])
-    at = offsets(3, 3, 1, 0, 0, 0)["source_row"][0]
-    words[at : at + 3] = [19, 4, 4]
-    session.run("draft", words)
-    assert np.array_equal(session.view("taken"), rows(45)[[19, 4, 4]])
-    assert np.array_equal(session.view("hidden"), rows(45)[:20])

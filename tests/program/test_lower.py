@@ -6,7 +6,6 @@ from octavo.errors import ConfigError, EngineError
 from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
 from octavo.program.builder import Builder
-from octavo.program.ir import T
 from octavo.program.lower import activation_kinds, bind, default_kinds, fuse, lower, quantize
 from octavo.types import KVGroup
 
@@ -92,29 +91,29 @@ def test_what_is_exported_or_read_twice_does_not_vanish():
     b = Builder("taps")
     w = b.weight("w", (8, 8), hf="w", gguf="w")
     g = b.weight("g", (8,), hf="g", gguf="g")
-    x = b.foreign("hidden", (T, 8))
+    x = b.feed("hidden", 8)
     h = b.norm("h", x, g, eps=1e-6, dtype="act")
     b.export(h)
     y = b.linear("y", h, w)
     z = b.add("z", y, y)
     b.export(b.add("out", z, b.linear("y2", h, w)))
     program = lower(b.build(), {"w": "bf16", "g": "f32"})
-    kinds = [(op.kind, op.outs[0]) for op in program.ops]
+    kinds = [(op.kind, op.outs[0]) for op in program.ops[1:]]
     assert kinds == [("norm", "h"), ("quantize", "h.act"), ("linear", "y"), ("add", "z"), ("fused.linear_add", "out")]
     assert program.buffers["h"].dtype == "f32"
-    assert program.buffers["hidden"].kind == "export"
+    assert program.buffers["target/hidden"].kind == "foreign"
 
 
 def test_three_linears_of_one_input_need_not_stand_together():
     b = Builder("scattered")
     names = [b.weight(name, (8, 8), hf=name, gguf=name) for name in ("wq", "wk", "wv")]
-    x = b.foreign("x", (T, 8))
+    x = b.feed("x", 8)
     q = b.linear("q", x, names[0])
     q2 = b.add("q2", q, q)
     k, v = b.linear("k", x, names[1]), b.linear("v", x, names[2])
     b.export(b.concat("out", b.concat("kv", k, v), q2))
     program = lower(b.build(), dict.fromkeys(names, "bf16"))
-    known = {"x"}
+    known = {"target/x", "source_row"}
     for op in program.ops:
         assert set(op.ins) <= known
         known |= set(op.outs)
@@ -138,7 +137,7 @@ def test_passes_refuse_the_wrong_stage():
 def test_builder_refuses_what_does_not_fit():
     b = Builder("wrong")
     w = b.weight("w", (8, 4), hf="w", gguf="w")
-    x = b.foreign("x", (T, 8))
+    x = b.feed("x", 8)
     b.group(KVGroup("full", "full"))
     with pytest.raises(ConfigError, match="width 4"):
         b.linear("y", x, w)

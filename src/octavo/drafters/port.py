@@ -67,7 +67,8 @@ class DraftSession(Protocol):
     """What a drafter may do with the machine, between the target's run and the next."""
 
     def run(self, program: str, rows: Sequence[Row], source_rows: Sequence[int] = ()) -> None:
-        """One run of a drafter's program over `rows`; source_rows: per token, the row of the export to take.
+        """One run of a drafter's program over `rows`; source_rows: per token, the row of the exports
+        that its feeds read (builder.feed); of a program that has not run there are none.
 
         Writes caches at the indices of the step's own rows, and behind those that sampled at `lookahead` more, as far
         as the last token but one of the request: nothing else is reserved.

@@ -96,10 +96,10 @@ def _leaf_cost(program: Program, op: Op, shape: StepShape, hidden: Mapping[str, 
     if op.kind not in _RULES:
         raise EngineError(f"{program.name}: operator {op.kind} has no cost rule")
     flops, weight_bytes, cache_bytes = _RULES[op.kind](program, op, shape, hidden)
-    if op.kind in ("embed", "take"):  # only the rows that are chosen are read
+    if op.kind in ("embed", "take", "feed"):  # only the rows that are chosen are read
         out = elements(program, op.outs[0], shape, hidden) * 4
         rows = elements(program, op.ins[-1], shape, hidden) * 4
-        return Cost(flops, weight_bytes, cache_bytes, out + rows + (out if op.kind == "take" else 0))
+        return Cost(flops, weight_bytes, cache_bytes, out + rows + (0 if op.kind == "embed" else out))
     return Cost(flops, weight_bytes, cache_bytes, _traffic(program, op, shape, hidden))
 
 
@@ -137,7 +137,7 @@ _RULES: Mapping[str, Rule] = {
     "attention": _attention,
     **experts.COSTS,
     **recurrence.COSTS,
-    **dict.fromkeys(("take", "norm", "add", "concat", "glu", "act", "cap", "pool"), weights_once),
+    **dict.fromkeys(("take", "feed", "norm", "add", "concat", "glu", "act", "cap", "pool"), weights_once),
     **dict.fromkeys(("quantize", "rope_angles", "rope"), weights_once),
     **latent.COSTS,
 }

@@ -24,12 +24,11 @@ from octavo.program.ir import Buffer, Op, Program
 from octavo.program.rules import CACHES, Numbers, integer, number
 from octavo.types import CacheTensor, KVGroup
 
-MAGIC, VERSION = 0x4F435456, 3
+MAGIC, VERSION = 0x4F435456, 4
 HEADER_IDS = {
     name: i for i, name in enumerate(("token", "position", "index", "request", "adapter", "source_row", "logit_row"))
 }
-KINDS = {"header": 0, "value": 1, "export": 2}
-FOREIGN = 3
+KINDS = {"header": 0, "value": 1, "export": 2, "foreign": 3}
 DTYPES = {"f32": 0, "bf16": 1, "i32": 2, "i15": 3, "i8g32": 4, "i15g32": 5, "i8row": 6, "i8x": 7}
 SYMBOLS = {"T": 1, "R": 2, "N": 3}
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "clamped": 4}
@@ -43,7 +42,7 @@ PAGE_TOKENS = 16  # of the caches' layout: a block holds whole pages
 LANES = 16  # rows of V are padded to whole vectors, and K with them
 
 ROW_OPS = (
-    *("embed", "norm", "fused.norm", "add", "concat", "glu", "act", "fused.act", "cap"),
+    *("embed", "feed", "norm", "fused.norm", "add", "concat", "glu", "act", "fused.act", "cap"),
     *("quantize", "rope_angles", "rope", "kv_write"),
     *experts.ROW_OPS,
     *latent.ROW_OPS,
@@ -117,8 +116,7 @@ def encode(program: Program) -> bytes:
     words.records(states.items(), lambda item: _put_state(words, *item))
     words.records(program.weights, words.text)
     words.put(arena.regions)
-    written = {name for op in program.ops for name in op.outs}
-    words.records(ids.buffers, lambda name: _put_buffer(words, program.buffers[name], arena, name in written))
+    words.records(ids.buffers, lambda name: _put_buffer(words, program.buffers[name], arena))
     flags = barrier_flags(program, arena)
     words.records(program.ops, lambda op: _put_op(words, op, ids, next(flags)))
     return words.bytes()
@@ -156,9 +154,7 @@ class _Ids:
     """Numbers of everything that has a name. Token values order operators and are not stored."""
 
     def __init__(self, program: Program, caches: Iterable[str], states: Iterable[str]) -> None:
-        stored = [
-            n for n, b in program.buffers.items() if b.dtype != "token" and b.kind in ("header", "value", "export")
-        ]
+        stored = [name for name, buffer in program.buffers.items() if buffer.dtype != "token" and buffer.kind in KINDS]
         self.buffers = {name: i for i, name in enumerate(stored)}
         self.weights = {name: i for i, name in enumerate(program.weights)}
         self.caches = {name: i for i, name in enumerate(caches)}
@@ -180,12 +176,11 @@ def _put_cache(words: _Words, name: str, shape: CacheShape) -> None:
     words.put(shape.group, shape.kv_heads, shape.d, LAYOUTS[shape.layout], CACHE_DTYPES[shape.dtype])
 
 
-def _put_buffer(words: _Words, buffer: Buffer, arena: Arena, written: bool) -> None:
-    foreign = buffer.kind == "export" and not written
+def _put_buffer(words: _Words, buffer: Buffer, arena: Arena) -> None:
     size = rows_of(buffer)
     at = arena.places.get(buffer.name)
     words.text(buffer.name)
-    words.put(FOREIGN if foreign else KINDS[buffer.kind], HEADER_IDS.get(buffer.name, 0), DTYPES[buffer.dtype])
+    words.put(KINDS[buffer.kind], HEADER_IDS.get(buffer.name, 0), DTYPES[buffer.dtype])
     words.put(SYMBOLS[size.symbol], size.a, size.b, width_of(buffer))
     words.put(at.ld if at else width_of(buffer), at.region if at else -1)
 

@@ -16,7 +16,7 @@ from octavo.types import KVGroup, StepShape
 Scalar = int | float | str | bool | None | tuple[int, ...] | tuple[float, ...]
 Symbol = Literal["T", "R", "N"]
 DType = Literal["f32", "bf16", "i8", "i15", "i8g32", "i15g32", "i8row", "i8x", "act", "i32", "token"]
-BufferKind = Literal["header", "value", "export", "cache", "slot"]
+BufferKind = Literal["header", "value", "export", "foreign", "cache", "slot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,8 @@ class Buffer:
     lower.ACTIVATION_KINDS.
 
     kind: header (filled by the runner), value (written once, dies at its last use), export (a value kept until the
-    next launch), cache (hangs on a KV group), slot (fixed size per request slot). layout is set by lowering alone.
+    next launch), foreign ("PROGRAM/EXPORT": one of the session's exports, read by feeds alone), cache (hangs on a KV
+    group), slot (fixed size per request slot). layout is set by lowering alone.
     """
 
     name: str

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from octavo.backends.port import Kept, Limits, StateBytes, WeightStream
 from octavo.config import KVDType
 from octavo.errors import EngineError, ResourceError, UnsupportedError, UsageError
 from octavo.program.encode import PAGE_TOKENS, cache_shapes, encode
+from octavo.program.feeds import check_feeds
 from octavo.program.ir import Program, Weight
 from octavo.program.lower import activation_kinds, lower
 from octavo.program.recurrence import native_states
@@ -73,6 +75,7 @@ class NativeExecutor:
         """isa None: OCTAVO_ISA, else the best class. Raises ResourceError for a class that this processor lacks,
         UnsupportedError for an operator without a kernel, UsageError for blocks that are not whole pages."""
         _check_kernels(programs)
+        check_feeds(programs)
         if limits.block_tokens % PAGE_TOKENS:
             raise UsageError(
                 f"block_tokens must be a multiple of {PAGE_TOKENS} with the native executor, not {limits.block_tokens}",
@@ -99,8 +102,8 @@ class NativeExecutor:
             file = PackedFile(kept, ISAS.index(chosen), threads)
             mapped, said = _kept(file, native.weights, weights, wanted)
         try:
-            for program in programs.values():
-                native.add_program(np.frombuffer(encode(program), np.int32))
+            for name, program in programs.items():
+                native.add_program(np.frombuffer(encode(replace(program, name=name)), np.int32))
             native.finish()
         except RuntimeError as error:
             raise EngineError(str(error)) from None

@@ -18,6 +18,8 @@ from octavo.backends.reference.step import Pages, PageShape, Step, block_bytes
 from octavo.backends.reference.tensors import to_float
 from octavo.config import KVDType
 from octavo.errors import EngineError, UnsupportedError, UsageError
+from octavo.program.builder import fixed_width
+from octavo.program.feeds import check_feeds
 from octavo.program.ir import Op, Program
 from octavo.program.lower import activation_kinds, bind, lower, store_caches
 from octavo.types import CacheTensor, KVGroup, Numerics, kv_storage
@@ -79,6 +81,7 @@ class ReferenceExecutor:
             for kind in {leaf.kind for op in program.ops for leaf in op.parts or (op,)}:
                 if kind not in OPERATORS:
                     raise UnsupportedError(f"{program.name}: the reference executor has no operator {kind}")
+        check_feeds(programs)
         torch.set_num_threads(threads)
         held = {name: to_float(each if isinstance(each, Tensor) else each.read()) for name, each in weights()}
         notes = () if kept is None else ("packed weights are kept by the native executor alone",)
@@ -99,7 +102,7 @@ class ReferenceSession:
         self.programs = dict(programs)
         self.weights = dict(weights)
         self.numerics = _numerics(programs)
-        self.exports: dict[str, torch.Tensor] = {}
+        self.exports: dict[str, torch.Tensor] = {}  # "PROGRAM/NAME", of the program's last run
         shape = PageShape(limits.num_blocks, limits.block_tokens, limits.max_seqs, limits.max_blocks)
         self.pages = pages(programs, shape, limits.num_snapshots)
         for program in self.programs.values():
@@ -115,14 +118,32 @@ class ReferenceSession:
         self.pages.update(step.fields["tables"].tolist())
         self.pages.copy(step.fields["copies"].tolist())
         chosen = self.programs[program]
+        fed = self._fed(program, step)
         if any(group.rule == "state" for group in chosen.groups):
             self.pages.states.begin(step.fields, step.rows)
-        values = {**self.exports, **step.fields}
+        values = {**fed, **step.fields}
         interpret(chosen, values, step, self.pages, self.weights.__getitem__)
-        self.exports.update({name: values[name] for name in chosen.exports})
+        self.exports.update({f"{program}/{name}": values[name] for name in chosen.exports})
+
+    def _fed(self, program: str, step: Step) -> dict[str, torch.Tensor]:
+        """What the feeds of a program read, by the names of their foreign buffers."""
+        fed: dict[str, torch.Tensor] = {}
+        rows = step.fields["source_row"]
+        for op in self.programs[program].ops:
+            if op.kind != "feed":
+                continue
+            for name in op.ins[:-1]:
+                width = fixed_width(self.programs[program].buffers[name])
+                fed[name] = self.exports.get(name, torch.zeros(0, width))
+            count = sum(len(fed[name]) for name in op.ins[:-1])
+            for row in rows[(rows < 0) | (rows >= count)].tolist():
+                missing = "" if op.ins[0] in self.exports else ", which has not run"
+                raise EngineError(f"{program}: header: source_row {row} is no row of {op.ins[0]}{missing}")
+        return fed
 
     def view(self, name: str) -> Any:
-        return self.exports[name].numpy()
+        owner = next(key for key, program in self.programs.items() if name in program.exports)
+        return self.exports[f"{owner}/{name}"].numpy()
 
     def logits(self, name: str) -> Any:
         return self.view(name)
@@ -143,7 +164,7 @@ def interpret(
     weight: Callable[[str], torch.Tensor],
     watch: Callable[[Op, Sequence[torch.Tensor]], None] | None = None,
 ) -> None:
-    """Runs every operator of one step. values: the header's fields and foreign exports by name; afterwards what still
+    """Runs every operator of one step. values: the header's fields and foreign buffers by name; afterwards what still
     lives. watch: sees each operator and its inputs before its weights are asked for."""
     last = {name: number for number, op in enumerate(program.ops) for name in op.ins}
     for number, op in enumerate(program.ops):

@@ -30,6 +30,11 @@ def take(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Resu
     return ins[0][ins[1]]
 
 
+def feed(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
+    """Rows of exports, one under another."""
+    return torch.cat(tuple(ins[:-1]))[ins[-1]]
+
+
 def norm(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
     """Over the row, or over each head's share of it."""
     x, rule = ins[0], _attr(op, "rule")
@@ -214,6 +219,7 @@ OPERATORS: dict[str, Function] = (
         function.__name__: function
         for function in (
             embed,
+            feed,
             take,
             norm,
             linear,
