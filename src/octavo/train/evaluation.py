@@ -1,0 +1,35 @@
+"""How many drafts come true on text that was held out. Teacher-forced: every step stands behind the text's tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from octavo.train.head import Batch, Head
+from octavo.train.losses import aims, overlap
+from octavo.train.order import Acceptance
+from octavo.train.target import Target
+from octavo.train.vocabulary import DraftVocabulary
+
+
+@torch.no_grad()
+def acceptance(head: Head, target: Target, vocabulary: DraftVocabulary, batches: Iterable[Batch]) -> Acceptance:
+    """Over rows whose tokens the model wrote itself, where it wrote any; else over all."""
+    overlaps, agreements = list[torch.Tensor](), list[torch.Tensor]()  # of a batch [n, depth]
+    for batch in batches:
+        wanted = batch.answered[batch.rows]
+        if not wanted.any():
+            continue
+        steps = list(zip(head.logits(batch), aims(target, vocabulary, batch), strict=True))
+        overlaps.append(torch.stack([overlap(z, aim) for z, aim in steps], 1)[wanted])
+        agreements.append(torch.stack([z.argmax(1) == aim.best for z, aim in steps], 1)[wanted].float())
+    if not overlaps:
+        return Acceptance()
+    sampled, greedy = torch.cat(overlaps).double(), torch.cat(agreements).double()
+    return Acceptance(
+        tuple(sampled.mean(0).tolist()),
+        tuple(greedy.mean(0).tolist()),
+        1 + float(sampled.cumprod(1).sum(1).mean()),
+        1 + float(greedy.cumprod(1).sum(1).mean()),
+    )
