@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from octavo.drafters.heads import head_drafter
 from octavo.drafters.ngram import NgramShelf
 from octavo.drafters.null import NullDrafter
 from octavo.drafters.port import Drafter
@@ -19,6 +20,7 @@ KINDS: Mapping[str, Callable[[str, Target], Drafter]] = {
     "ngram": lambda name, target: TextDrafter(NgramShelf(), adaptive=False),
     "suffix": lambda name, target: TextDrafter(SuffixShelf(), adaptive=False),
     "auto": lambda name, target: TextDrafter(SuffixShelf()),
+    "head": head_drafter,
 }
 
 

@@ -46,6 +46,11 @@ class DraftRow:
         offset = accepted[-1] if accepted else len(row.token_ids) - row.num_drafts - 1
         return self.logits + offset - row.logits_from
 
+    @property
+    def ended(self) -> bool:
+        """The request ends with the last token."""
+        return self.result.token_ids[-1] in self.request.eos_ids and not self.request.params.ignore_eos
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:

@@ -13,6 +13,7 @@ from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
 from octavo.models.registry import program_for
+from octavo.program.builder import Builder
 from octavo.program.ir import Op, Program, Weight
 from octavo.weights.checkpoint import Checkpoint, open_checkpoint
 from octavo.weights.fetch import resolve
@@ -78,3 +79,9 @@ class Target:
 def matrices(config: EngineConfig) -> Literal["bf16", "f32"]:
     """What float matrices are held as."""
     return "f32" if dtype_for(config.executor, config.dtype) == "float32" else "bf16"
+
+
+def shared(b: Builder, weight: Weight) -> str:
+    """Declares a weight of the target in a drafter's program: it is held once."""
+    b.weights[weight.name] = weight
+    return weight.name

@@ -79,7 +79,7 @@ class TextDrafter:
 
     def _proposal(self, row: DraftRow, rows: int, session: DraftSession) -> Proposal:
         request = row.request
-        if row.result.token_ids[-1] in request.eos_ids and not request.params.ignore_eos:
+        if row.ended:
             return Proposal()
         _, lookup, taken = self._open[request.id]
         if taken < request.num_tokens + len(row.result.token_ids):

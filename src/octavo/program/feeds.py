@@ -30,8 +30,8 @@ def _check(programs: Mapping[str, Program], reader: str, source: str, width: int
         raise ConfigError(f"{reader} reads {export} of a program {owner}, which the session does not have")
     if export not in programs[owner].exports:
         raise ConfigError(f"{reader} reads {export}, which {owner} does not export")
-    buffer = programs[owner].buffers[export]
-    if buffer.dtype != "f32" or len(buffer.shape) != 2 or not isinstance(buffer.shape[0], Size):
+    buffer = programs[owner].buffers[export]  # an export that linears eat stays `act` in a plain program, which is f32
+    if buffer.dtype not in ("f32", "act") or len(buffer.shape) != 2 or not isinstance(buffer.shape[0], Size):
         raise ConfigError(f"{reader} reads {export} of {owner}, which is no list of rows of float32")
     if fixed_width(buffer) != width:
         raise ConfigError(f"{reader} reads rows of {width} where {export} of {owner} has {fixed_width(buffer)}")

@@ -1,0 +1,63 @@
+"""What a head holds likely: the first tokens of rows of its logits, in the order in which the target may choose them.
+
+The search is native. A request that samples has its noise added to what the head says: the target adds the same noise
+to its own logits, so that the head's first token is the target's choice about as often as the two distributions
+overlap. Nothing here reaches a text: the target samples every token itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, log
+from typing import Any
+
+from octavo import _native
+from octavo.request import Request, SamplingParams
+
+Choice = tuple[int, float]  # token, log-probability
+WIDE = 50  # tokens of which the probabilities of a row are made; the others count as impossible
+
+
+def likeliest(logits: Any, rows: Sequence[int], count: int) -> list[list[Choice]]:
+    """Per row the first `count` tokens, the likeliest first. logits: DraftSession.logits. A row that is not finite has
+    none."""
+    found = _native.prompt_logprobs(logits, [(row, 0, count) for row in rows], -1, 1)
+    return [[(token, logprob) for token, logprob, _ in entries[1:]] for entries in found]
+
+
+def in_order(choices: Sequence[Choice], request: Request, index: int, ids: Sequence[int]) -> list[Choice]:
+    """As the request would choose for the token at `index`, with log-probabilities among these alone. ids: the
+    target's token of each of the head's."""
+    params = request.params
+    if params.greedy:
+        return _normal([(ids[token], logprob) for token, logprob in choices])
+    seed = request.seed % (1 << 64)
+    kept = [(ids[token], logprob) for token, logprob in _truncated(choices, params)]
+    noisy = [(token, logprob + _native.gumbel_noise(seed, index, token, 0)) for token, logprob in kept]
+    return _normal(sorted(noisy, key=lambda choice: -choice[1]))
+
+
+def _truncated(choices: Sequence[Choice], params: SamplingParams) -> list[Choice]:
+    """By temperature, min-p, top-k and top-p, each of what is left."""
+    kept = _normal([(token, logprob / params.temperature) for token, logprob in choices])
+    if not kept:
+        return kept
+    if params.min_p:
+        least = kept[0][1] + log(params.min_p)
+        kept = [choice for choice in kept if choice[1] >= least]
+    if params.top_k > 0:
+        kept = kept[: params.top_k]
+    mass, count = 0.0, 0
+    whole = sum(exp(logprob) for _, logprob in kept)
+    while count < len(kept) and mass < params.top_p * whole:
+        mass += exp(kept[count][1])
+        count += 1
+    return kept[:count]
+
+
+def _normal(choices: list[Choice]) -> list[Choice]:
+    if not choices:
+        return choices
+    most = max(logprob for _, logprob in choices)
+    total = most + log(sum(exp(logprob - most) for _, logprob in choices))
+    return [(token, logprob - total) for token, logprob in choices]

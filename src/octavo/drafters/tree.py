@@ -1,0 +1,99 @@
+"""Trees of drafts: which nodes, and how many are worth their rows.
+
+A node comes true with the chance that its drafter gives its path; what came true of what was expected before says how
+far that is to be believed. A node is worth its row while its chance brings more than the row costs, and the whole
+proposal while it brings more than making it costs. Time enters here alone, and never into what is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from octavo.drafters.port import DraftSession
+from octavo.drafters.worth import CAUTION, FADED, KEPT
+
+MOST_TRUST = 1.25  # a drafter's chances are believed so far at most
+FIRST_ACCEPTED, FIRST_NODES = 1.0, 2.0  # of a proposal, before one was seen
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A place in a static tree: the rank-th choice at this depth (from 0) after its parent (-1: the root)."""
+
+    parent: int
+    depth: int
+    rank: int
+    chance: float
+
+
+def grow(accuracies: Sequence[Sequence[float]], most: int) -> list[Node]:
+    """The likeliest `most` paths, parents before children. accuracies: per depth, how often the choice of each rank is
+    right; a path has their product."""
+    nodes: list[Node] = []
+    waiting: list[tuple[float, int, int, int]] = []  # -chance, parent, depth, rank
+
+    def offer(parent: int, depth: int, rank: int, before: float) -> None:
+        if depth < len(accuracies) and rank < len(accuracies[depth]):
+            heappush(waiting, (-before * accuracies[depth][rank], parent, depth, rank))
+
+    offer(-1, 0, 0, 1.0)
+    while waiting and len(nodes) < most:
+        chance, parent, depth, rank = heappop(waiting)
+        nodes.append(Node(parent, depth, rank, -chance))
+        offer(parent, depth, rank + 1, nodes[parent].chance if parent >= 0 else 1.0)
+        offer(len(nodes) - 1, depth + 1, 0, -chance)
+    return nodes
+
+
+class TreeWorth:
+    """adaptive: False proposes whatever there is, whatever it costs."""
+
+    def __init__(self, *, adaptive: bool = True) -> None:
+        self._adaptive = adaptive
+        self._trust: dict[str, tuple[float, float]] = {}  # accepted, expected
+        self._chances: dict[str, tuple[float, ...]] = {}  # of what was proposed last
+        self._accepted, self._nodes = FIRST_ACCEPTED, FIRST_NODES  # of a proposal, lately
+        self._seconds = 0.0  # that making the proposals of a step takes
+
+    def asks(self, rows: int, session: DraftSession) -> bool:
+        """Whether proposals for `rows` requests are worth making."""
+        plain, row = session.pace(rows)
+        if not self._adaptive or plain <= 0:
+            return True
+        if self._accepted * plain > CAUTION * (self._seconds + self._nodes * rows * row):
+            return True
+        self._accepted = FADED * self._accepted + (1 - FADED) * FIRST_ACCEPTED
+        self._nodes = FADED * self._nodes + (1 - FADED) * FIRST_NODES
+        return False
+
+    def took(self, seconds: float) -> None:
+        self._seconds = 0.8 * self._seconds + 0.2 * seconds if self._seconds else seconds
+
+    def least(self, request_id: str, rows: int, session: DraftSession) -> float:
+        """The chance that a node needs, as its drafter gives it."""
+        plain, row = session.pace(rows)
+        if not self._adaptive or plain <= 0:
+            return 0.0
+        accepted, expected = self._trust.get(request_id, (1.0, 1.0))
+        trust = min(accepted / expected, MOST_TRUST) if expected > 0 else 0.0
+        return CAUTION * row * rows / plain / max(trust, 1e-6)
+
+    def proposed(self, request_id: str, chances: Sequence[float]) -> None:
+        self._chances[request_id] = tuple(chances)
+
+    def hear(self, request_id: str, drafts: int, accepted: int) -> None:
+        """What became of the first `drafts` nodes."""
+        chances = self._chances.pop(request_id, ())[:drafts]
+        before, expected = self._trust.get(request_id, (1.0, 1.0))
+        if not chances:
+            self._trust[request_id] = FADED * before + 1 - FADED, FADED * expected + 1 - FADED
+            return
+        self._trust[request_id] = KEPT * before + accepted, KEPT * expected + sum(chances)
+        self._accepted = KEPT * self._accepted + (1 - KEPT) * accepted
+        self._nodes = KEPT * self._nodes + (1 - KEPT) * drafts
+
+    def forget(self, request_id: str) -> None:
+        self._trust.pop(request_id, None)
+        self._chances.pop(request_id, None)

@@ -1,0 +1,52 @@
+"""Medusa heads change no bit of what the model says, whatever runs beside it, and bring it there in fewer steps."""
+
+import pytest
+
+from exactness import heads
+from exactness.harness import House
+from exactness.models import write_odd
+from octavo.drafters.medusa import MedusaDrafter
+
+SHAPES = {"tree": {}, "chain": {"medusa_accuracies": [[0.9], [0.8], [0.7]]}}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_odd(tmp_path_factory.mktemp("odd"))
+
+
+@pytest.fixture(scope="module")
+def plain(model):
+    return heads.plain_run(model)
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def shape(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(plain, shape, tmp_path_factory):
+    run, _, states = plain
+    path = tmp_path_factory.mktemp(shape)
+    return heads.write_medusa(path, run.outputs, states, heads.VOCAB, **SHAPES[shape])
+
+
+@pytest.mark.parametrize("condition", heads.CONDITIONS)
+def test_medusa_changes_nothing(model, plain, folder, shape, condition):
+    drafter = heads.Watched(heads.open_head(MedusaDrafter, folder, model))
+    heads.unchanged(model, drafter, plain, condition)
+    assert drafter.drafted > 60 and drafter.deep >= drafter.drafted / 5
+    assert (drafter.aside >= 5) == (shape == "tree")
+
+
+def test_alone_it_takes_fewer_steps(model, plain, folder):
+    run = plain[0]
+    house = House(model, drafter=heads.open_head(MedusaDrafter, folder, model), enable_prefix_caching=False, threads=1)
+    steps = 0
+    for one in heads.asked():
+        alone = house.run([one])
+        assert alone.outputs[one.id] == run.outputs[one.id]
+        steps += alone.stats["steps"]
+    assert steps < 0.8 * sum(map(len, run.outputs.values()))
+    house.close()
