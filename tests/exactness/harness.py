@@ -64,7 +64,7 @@ class House:
             return plain(logits, rows)
 
         sampler.sample = sample
-        sampler.cohort = lambda requests: RecordedCohort(self, requests, cohort(requests))
+        sampler.cohort = lambda requests: (found := cohort(requests)) and RecordedCohort(self, requests, found)
 
     def _keep(self, request, row, extra_ids=()):
         values = self.parts.runner.view("logits")[row]

@@ -106,7 +106,7 @@ ENGINE_FLAGS: tuple[Flag, ...] = (
     Flag("packed-cache", "keep packed weights on disk, for faster loads later", choices=("off", "on"), default="off"),
     Flag(
         "speculate",
-        f"who proposes tokens ahead: {', '.join(SPECULATE)} (as far as it pays)",
+        f"who proposes tokens ahead, auto as far as it pays: {', '.join(SPECULATE)}",
         speculation,
         "KIND",
         default="off",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from octavo.drafters.draft_model import open_drafter
 from octavo.drafters.heads import head_drafter
 from octavo.drafters.ngram import NgramShelf
 from octavo.drafters.null import NullDrafter
@@ -20,6 +21,7 @@ KINDS: Mapping[str, Callable[[str, Target], Drafter]] = {
     "ngram": lambda name, target: TextDrafter(NgramShelf(), adaptive=False),
     "suffix": lambda name, target: TextDrafter(SuffixShelf(), adaptive=False),
     "auto": lambda name, target: TextDrafter(SuffixShelf()),
+    "model": open_drafter,
     "head": head_drafter,
 }
 

@@ -6,11 +6,16 @@ with the chance a^i, a being its acceptance so far. Time enters here alone, and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from octavo.drafters.pace import Pace
 from octavo.drafters.port import DraftSession
 
 FIRST_HITS, FIRST_TRIES = 1.5, 2.0  # what a request is believed before it was seen
 KEPT, FADED = 0.85, 0.99  # of what was seen: at each verified step, at each step without drafts
 CAUTION = 1.15  # a draft is to bring so much more than it costs
+PACE_GAIN = 1.03  # and drafts that are run to be so much faster than a step without
+FIRST_COUNT = 3  # drafts while no pace is known
 
 
 class Worth:
@@ -48,6 +53,32 @@ class Worth:
             count += 1
             chance *= acceptance
         return count
+
+    def chain(self, names: Sequence[str], rows: int, session: DraftSession, runs: Pace) -> list[int]:
+        """How many drafts to give each of `names` in a step of `rows` requests, where the i-th of them all together
+        are a run of the drafter: as many as make the most tokens a second. runs: what its runs take."""
+        if not self._adaptive:
+            return [self._most] * len(names)
+        seconds, row = session.pace(rows)
+        if seconds <= 0 or not names or runs.seconds(1)[0] <= 0:
+            return [FIRST_COUNT] * len(names)
+        tokens: float = rows
+        best, kept, counts = PACE_GAIN * tokens / seconds, [0] * len(names), [0] * len(names)
+        acceptance = [self.acceptance(name) for name in names]
+        chances, live = list(acceptance), list(range(len(names)))
+        for count in range(1, self._most + 1):
+            price = (row + runs.seconds(len(live))[1]) * tokens / seconds
+            live = [place for place in live if chances[place] > price]
+            if not live:
+                break
+            seconds += row * len(live) + runs.seconds(len(live))[0]
+            for place in live:
+                tokens += chances[place]
+                counts[place] = count
+                chances[place] *= acceptance[place]
+            if tokens / seconds > best:
+                best, kept = tokens / seconds, list(counts)
+        return kept
 
     def forget(self, request_id: str) -> None:
         self._seen.pop(request_id, None)

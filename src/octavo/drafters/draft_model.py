@@ -1,0 +1,304 @@
+"""A smaller model of the same tokenizer as drafter: its program in the target's session, with weights and caches of its
+own, a token a run.
+
+    index    0 ........ held ........ computed      the last token         drafts
+    target   in its cache            |              sampled in this step
+    drafter  in its caches  | behind, by less than a block, while it proposes nothing
+                            | first run: all that is behind and the last token; then a run for each draft but the last
+
+A block of the target's that is full goes under its key when the step is committed, and whoever hits it reads the
+drafter's part of it too. So before that the drafter is brought up to its end, of whatever request it is: one run of 16
+tokens in as many steps, if nothing is proposed. Its bits are a function of the tokens alone, like the target's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from octavo.drafters.pace import Pace
+from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal
+from octavo.drafters.target import Target
+from octavo.drafters.worth import Worth
+from octavo.errors import ConfigError, UnsupportedError
+from octavo.models.registry import program_for
+from octavo.program.beside import prefixed
+from octavo.program.ir import Program, Weight
+from octavo.request import Request, Row
+from octavo.sampling.sampler import Sampler, SampleRow
+from octavo.types import Vocabulary
+from octavo.weights.match import match
+from octavo.weights.stated import model_config, tokenizer_of
+
+MOST = 8  # drafts of a row
+PREFIX = "draft."
+NAME = "draft"
+
+
+class Course:
+    """One request. shadow: what its drafts are sampled as; None: no token of the drafter's may come. preemptions: when
+    it was admitted. held: tokens whose entries are in the drafter's caches; ran: tokens behind them that were run as
+    drafts, whose entries are right as far as they were accepted."""
+
+    __slots__ = ("held", "preemptions", "ran", "shadow")
+
+    def __init__(self, shadow: Request | None) -> None:
+        self.shadow = shadow
+        self.preemptions = -1
+        self.held = 0
+        self.ran: list[int] = []
+
+
+class ModelDrafter:
+    """Made by `open_drafter`."""
+
+    taps: tuple[str, ...] = ()
+    max_draft = MOST
+    tail = MOST
+    hit_backoff = 0
+    lookahead = MOST
+
+    def __init__(
+        self, program: Program, places: Mapping[str, Elsewhere], target: Target, longest: int, *, adaptive: bool = True
+    ) -> None:
+        """longest: positions of the drafter."""
+        config = target.config
+        self.programs: Mapping[str, Program] = {NAME: program}
+        self._places = places
+        self._logits = program.exports[0]
+        self._vocab_size = vocab_size = _rows_of_head(program)
+        self._sampler = Sampler(vocab_size, config.threads or 1)
+        self._worth = Worth(MOST, adaptive=adaptive)
+        self._pace = Pace()
+        self._longest = longest
+        self._block = config.block_tokens
+        self._most_tokens, self._most_rows = config.max_num_batched_tokens, config.max_logit_rows
+        self._courses: dict[str, Course] = {}
+
+    def tensor(self, weight: Weight) -> Elsewhere | None:
+        return self._places.get(weight.name)
+
+    def serves(self, request: Request) -> bool:
+        """Also those that want no drafts: others may hit their blocks."""
+        return not request.whole
+
+    def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
+        """Rows that sample are run in `propose`, with their first draft."""
+        due: list[Row] = []
+        for row in rows:
+            course = self._course(row.request)
+            if course.preemptions != row.request.preemptions:
+                course.preemptions, course.ran = row.request.preemptions, []
+                course.held = row.row.start + row.row.no_write
+            tokens = _tokens_behind(row, course.held)[:-1]  # the last is run in any case: its logits are wanted
+            course.held += _agreed(course.ran, tokens)
+            course.ran = []
+            if row.result.token_ids:
+                self._worth.hear(row.request.id, row.row.num_drafts, len(row.result.accepted))
+            elif row.result.finite:
+                due += self._due(row, course)
+        for pack in self._packs(due):
+            session.run(NAME, pack)
+
+    def propose(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[Proposal]:
+        wanted = dict(zip(map(_name, rows), self._counts(session, rows), strict=True))
+        begun = {_name(row): row for row in rows if wanted[_name(row)]}
+        drafts: dict[str, list[int]] = {name: [] for name in begun}
+        first = [self._first(row) for row in begun.values()]
+        for row in rows:
+            if not wanted[_name(row)]:
+                first += self._due(row, self._course(row.request))
+        live = self._run(session, first, begun, drafts)
+        while live := [name for name in live if len(drafts[name]) < wanted[name]]:
+            steps = [self._next(begun[name], drafts[name]) for name in live]
+            live = self._run(session, steps, begun, drafts)
+        for name, found in drafts.items():
+            course = self._courses[name]
+            course.held, course.ran = _known(begun[name]), found[:-1]
+        return [Proposal(tuple(drafts.get(_name(row), ()))) for row in rows]
+
+    def forget(self, request_id: str) -> None:
+        self._courses.pop(request_id, None)
+        self._worth.forget(request_id)
+        self._sampler.forget(request_id)
+
+    # ---- how many
+    def _counts(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[int]:
+        room = [self._room(row) for row in rows]
+        names = [_name(row) for row, most in zip(rows, room, strict=True) if most]
+        worth = dict(zip(names, self._worth.chain(names, len(rows), session, self._pace), strict=True))
+        return [min(most, worth.get(_name(row), 0)) for row, most in zip(rows, room, strict=True)]
+
+    def _room(self, row: DraftRow) -> int:
+        """Most drafts: there is no place behind the last token but one of the request, no position behind the drafter's
+        last, and nothing behind an end."""
+        request, known = row.request, _known(row)
+        if self._course(request).shadow is None or self._ends(request, row.result.token_ids[-1]):
+            return 0
+        return max(min(MOST, request.params.most_drafts, request.max_total - 1 - known, self._longest + 1 - known), 0)
+
+    @staticmethod
+    def _ends(request: Request, token: int) -> bool:
+        return token in request.eos_ids and not request.params.ignore_eos
+
+    # ---- runs
+    def _run(
+        self, session: DraftSession, rows: Sequence[Row], begun: Mapping[str, DraftRow], drafts: dict[str, list[int]]
+    ) -> list[str]:
+        """Runs rows and adds a draft to each that has logits. Those that may go on."""
+        live: list[str] = []
+        for pack in self._packs(rows):
+            at = time.perf_counter()
+            session.run(NAME, pack)
+            sampled: list[SampleRow] = []
+            for row in (row for row in pack if row.sample):
+                shadow, extra = self._courses[row.request_id].shadow, drafts[row.request_id]
+                assert shadow is not None
+                index = row.start + len(row.token_ids)
+                sampled.append(
+                    SampleRow(shadow, len(sampled), index, (*begun[row.request_id].result.token_ids, *extra))
+                )
+            for one, choice in zip(sampled, self._sampler.sample(session.logits(self._logits), sampled), strict=True):
+                if choice.finite:
+                    drafts[one.request.id].append(choice.token_id)
+                    if not self._ends(one.request, choice.token_id):
+                        live.append(one.request.id)
+            self._pace.hear(len(pack), time.perf_counter() - at)
+        return live
+
+    def _first(self, row: DraftRow) -> Row:
+        """All that is behind, and the last token: its logits give the first draft."""
+        held = self._course(row.request).held
+        tokens = self._sound(_tokens_behind(row, held))
+        return Row(row.request.id, row.row.slot, held, tokens, len(tokens) - 1, True)
+
+    def _next(self, row: DraftRow, drafts: Sequence[int]) -> Row:
+        return Row(row.request.id, row.row.slot, _known(row) + len(drafts) - 1, self._sound(drafts[-1:]), 0, True)
+
+    def _due(self, row: DraftRow, course: Course) -> list[Row]:
+        """What is behind, where the step fills a block. The last of the sampled tokens is in no block yet."""
+        held, end = course.held, min(_known(row) - bool(row.result.token_ids), self._longest)
+        if held >= end // self._block * self._block:
+            return []
+        tokens = self._sound(_tokens_behind(row, held)[: end - held])
+        course.held = end
+        return [Row(row.request.id, row.row.slot, held, tokens, len(tokens), False)]
+
+    def _packs(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
+        """Rows that fit into a run, in order; what fits into none goes ahead in parts."""
+        pack: list[Row] = []
+        tokens = 0
+        for whole in rows:
+            row, most = whole, self._most_tokens
+            while len(row.token_ids) > most:
+                yield [Row(row.request_id, row.slot, row.start, row.token_ids[:most], most, False)]
+                rest = row.token_ids[most:]
+                row = Row(row.request_id, row.slot, row.start + most, rest, row.logits_from - most, row.sample)
+            if pack and (tokens + len(row.token_ids) > most or len(pack) == self._most_rows):
+                yield pack
+                pack, tokens = [], 0
+            pack.append(row)
+            tokens += len(row.token_ids)
+        if pack:
+            yield pack
+
+    def _sound(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Ids that only the target has rows for stand in no text; the drafter reads them as another."""
+        return tuple(token if token < self._vocab_size else 0 for token in tokens)
+
+    # ---- requests
+    def _course(self, request: Request) -> Course:
+        course = self._courses.get(request.id)
+        if course is None:
+            course = self._courses[request.id] = Course(_shadow(request, self._vocab_size))
+        return course
+
+
+def open_drafter(name: str, target: Target, *, adaptive: bool = True) -> ModelDrafter:
+    """The model of this name. Raises what errors.py lists for bad names and files, and ConfigError for one that does
+    not fit the target."""
+    checkpoint = target.beside(name)
+    config = model_config(checkpoint)
+    longest = min(config.max_position, target.max_model_len)
+    program = program_for(config, longest)
+    fault = ""
+    if "logits" not in program.exports or "logits" not in target.program.exports:
+        fault = "an encoder generates nothing"
+    elif any(group.rule == "state" for group in program.groups):
+        fault = "its layers keep recurrent state, which cannot take drafts back"
+    elif not _same(tokenizer_of(target.checkpoint), tokenizer_of(checkpoint)):
+        fault = f"its vocabulary is not that of {target.config.model}"
+    if fault:
+        raise ConfigError(f"speculate: {name} cannot draft: {fault}", param="speculate")
+    program = replace(program, exports=("logits",))
+    beside = prefixed(program, PREFIX, target.program.groups, slack=target.config.block_tokens + MOST)
+    found = match(program.weights, checkpoint, program.spare)
+    places = {PREFIX + weight: Elsewhere(checkpoint, source) for weight, source in found.items()}
+    return ModelDrafter(beside, places, target, longest, adaptive=adaptive)
+
+
+def _same(one: Vocabulary, other: Vocabulary) -> bool:
+    """Rows of padding aside, which stand in no text."""
+    size = min(one.size, other.size)
+    tails = (range(size, vocabulary.size) for vocabulary in (one, other))
+    return all(one.token_bytes(token) == other.token_bytes(token) for token in range(size)) and not any(
+        vocabulary.token_bytes(token) for vocabulary, tail in zip((one, other), tails, strict=True) for token in tail
+    )
+
+
+def _rows_of_head(program: Program) -> int:
+    width = program.buffers[program.exports[0]].shape[-1]
+    if not isinstance(width, int):
+        raise UnsupportedError(f"{program.name}: logits of no fixed width")
+    return width
+
+
+def _shadow(request: Request, vocab_size: int) -> Request | None:
+    """The request as far as the drafter's sampler can follow it: same noise, penalties and truncation; no mask, nothing
+    of ids that the drafter has no logits for, nothing of what is only told."""
+    params = request.params
+    allowed = params.allowed_token_ids
+    if allowed is not None and not (allowed := tuple(token for token in allowed if token < vocab_size)):
+        return None
+    plain = replace(
+        params,
+        logit_bias={token: bias for token, bias in params.logit_bias.items() if token < vocab_size},
+        allowed_token_ids=allowed,
+        stop_token_ids=tuple(token for token in params.stop_token_ids if token < vocab_size),
+        structure=None,
+        thinking_budget=None,
+        logits_processor=None,
+        logprobs=None,
+        prompt_logprobs=None,
+    )
+    shadow = Request(
+        request.id,
+        request.prompt_ids,
+        plain,
+        seed=request.seed,
+        eos_ids=request.eos_ids,
+        bad_word_ids=request.bad_word_ids,
+    )
+    shadow.output_ids = request.output_ids
+    return shadow
+
+
+def _name(row: DraftRow) -> str:
+    return row.request.id
+
+
+def _known(row: DraftRow) -> int:
+    """Tokens that are known once the step is committed, as far as this row goes."""
+    return row.row.start + len(row.row.token_ids) - row.row.num_drafts + len(row.result.token_ids)
+
+
+def _tokens_behind(row: DraftRow, begin: int) -> list[int]:
+    """Tokens from index `begin` to the last known one."""
+    end = _known(row) - len(row.result.token_ids)
+    known = row.request.tokens(begin, end) if begin < end else []
+    return [*known, *row.result.token_ids[max(begin - end, 0) :]]
+
+
+def _agreed(ran: Sequence[int], tokens: Sequence[int]) -> int:
+    return next((at for at, (a, b) in enumerate(zip(ran, tokens, strict=False)) if a != b), min(len(ran), len(tokens)))
