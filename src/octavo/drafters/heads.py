@@ -12,12 +12,14 @@ from pathlib import Path
 from octavo.drafters.folder import HeadFolder
 from octavo.drafters.medusa import MedusaDrafter
 from octavo.drafters.port import Drafter
+from octavo.drafters.recurrent import RecurrentDrafter
 from octavo.drafters.target import Target
 from octavo.errors import ConfigError
 
 # Part of an architecture's name -> (a field that only this kind has, its drafter). The first that fits.
 KINDS: Mapping[str, tuple[str, Callable[[HeadFolder, Target], Drafter]]] = {
     "Medusa": ("medusa_num_heads", MedusaDrafter),
+    "ReDrafter": ("rnn", RecurrentDrafter),
 }
 
 

@@ -1,0 +1,226 @@
+"""The recurrent drafter (ReDrafter, arXiv 2403.09919): a small network goes on from the target's last state by itself.
+
+h is the target's last hidden state, t_0 the token that it gave. s_0 = 0, s_j = SiLU(W emb(t_{j-1}) + U s_{j-1} + b), or
+without the network s_j = s_{j-1} + emb(t_{j-1}), emb being the target's embedding. Logits for the j-th draft: [h; s_j],
+projected where the file has input_proj, then n times x + SiLU(W x + b), then a matrix to the vocabulary. A beam search
+over them, of some width and length, gives paths; those that begin alike share nodes of a tree.
+
+Two programs: the first step reads the target's states, each further one those of the step before it; weights are
+shared, and there is no cache.
+
+config.json: rnn, num_draft_layers, beam_width, beam_length. Tensors: lm_head.{i}.linear.{weight,bias},
+lm_head.{n}.weight, rnn_w.weight, rnn_u.{weight,bias}, input_proj.*; d2t (folder.py) where the drafter has a vocabulary
+of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp
+
+from octavo.drafters.folder import HeadFolder
+from octavo.drafters.likely import WIDE, in_order, likeliest
+from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal
+from octavo.drafters.target import Target, shared
+from octavo.drafters.tree import TreeWorth
+from octavo.errors import UnsupportedError
+from octavo.program.builder import Builder
+from octavo.program.ir import Program, Weight
+from octavo.request import Request, Row
+
+NAME = "recurrent"
+FIRST, NEXT = f"{NAME}.first", f"{NAME}.next"
+WIDTH, LENGTH = 3, 4  # of beams, where config.json says nothing
+MOST_WIDTH, MOST_LENGTH, MOST_LAYERS = 16, 8, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """D hidden and S state make the input of the head, of width `inner` once projected. vocab: the drafter's own."""
+
+    rnn: bool
+    hidden: int
+    state: int
+    inner: int
+    projected: bool
+    layers: int
+    vocab: int
+    width: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beam:
+    """A path. scores: the log-probability of each beginning. row: of the last run, where the states of its end are."""
+
+    scores: tuple[float, ...]
+    token_ids: tuple[int, ...]
+    row: int
+
+    @property
+    def score(self) -> float:
+        return self.scores[-1] if self.scores else 0.0
+
+
+class RecurrentDrafter:
+    hit_backoff = 0
+    lookahead = 0
+
+    def __init__(self, folder: HeadFolder, target: Target, *, adaptive: bool = True) -> None:
+        """Raises ConfigError, BadFileError, UnsupportedError for what is no recurrent drafter of this target."""
+        self.taps: tuple[str, ...] = (target.hidden,)
+        self._folder = folder
+        sizes = _sizes(folder, target)
+        self.programs: Mapping[str, Program] = {name: _program(folder, target, sizes, name) for name in (FIRST, NEXT)}
+        embedding, _ = target.embedding
+        folder.join(self.programs.values(), {embedding.name: embedding})
+        self._ids = folder.target_ids(sizes.vocab, target.model.vocab_size)
+        limits = target.config
+        self._most_rows = min(limits.max_num_batched_tokens, limits.max_logit_rows)
+        self._sizes = sizes
+        self._worth = TreeWorth(adaptive=adaptive)
+        self.max_draft = self.tail = sizes.width * sizes.length
+
+    def tensor(self, weight: Weight) -> Elsewhere | None:
+        return self._folder.tensor(weight)
+
+    def serves(self, request: Request) -> bool:
+        return bool(request.params.speculate) and not request.whole
+
+    def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
+        for row in rows:
+            if row.result.token_ids:
+                self._worth.hear(row.request.id, row.row.num_drafts, len(row.result.accepted))
+
+    def propose(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[Proposal]:
+        asked = [number for number, row in enumerate(rows) if not row.ended]
+        proposals = [Proposal()] * len(rows)
+        if not asked or not self._worth.asks(len(rows), session):
+            return proposals
+        begun = time.perf_counter()
+        beams = self._search(session, [rows[number] for number in asked])
+        for number, found in zip(asked, beams, strict=True):
+            name = rows[number].request.id
+            tokens, parents, chances = paths(found, self._worth.least(name, len(rows), session))
+            self._worth.proposed(name, chances)
+            proposals[number] = Proposal(tuple(tokens), tuple(parents))
+        self._worth.took(time.perf_counter() - begun)
+        return proposals
+
+    def forget(self, request_id: str) -> None:
+        self._worth.forget(request_id)
+
+    def _search(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[list[Beam]]:
+        """Per row its beams, as wide as a run has rows for."""
+        width = max(min(self._sizes.width, self._most_rows // len(rows)), 1)
+        beams = [[Beam((), (), row.last)] for row in rows]
+        for depth in range(self._sizes.length):
+            runs = [_run_row(row, found) for row, found in zip(rows, beams, strict=True)]
+            name = NEXT if depth else FIRST
+            # rows of a further step are numbered on behind those of the first
+            behind = len(rows) if depth > 1 else 0
+            session.run(name, runs, [behind + beam.row for found in beams for beam in found])
+            choices = iter(likeliest(session.logits(f"{name}.logits"), range(sum(map(len, beams))), WIDE))
+            first = 0
+            for number, (row, found) in enumerate(zip(rows, beams, strict=True)):
+                here = [replace(beam, row=first + place) for place, beam in enumerate(found)]
+                first += len(here)
+                index = row.request.num_tokens + len(row.result.token_ids) + depth
+                after = [
+                    Beam((*beam.scores, beam.score + logprob), (*beam.token_ids, token), beam.row)
+                    for beam in here
+                    for token, logprob in in_order(next(choices), row.request, index, self._ids)[:width]
+                ]
+                beams[number] = sorted(after, key=lambda beam: -beam.score)[:width] or here
+        return beams
+
+
+def paths(beams: Sequence[Beam], least: float) -> tuple[list[int], list[int], list[float]]:
+    """The beams as one tree of their beginnings: tokens, parents, chances above `least`, the likeliest first."""
+    chances = {beam.token_ids[: length + 1]: exp(score) for beam in beams for length, score in enumerate(beam.scores)}
+    kept = sorted((path for path in chances if chances[path] > least), key=lambda path: (-chances[path], len(path)))
+    places = {(): -1} | {path: place for place, path in enumerate(kept)}
+    return [path[-1] for path in kept], [places[path[:-1]] for path in kept], [chances[path] for path in kept]
+
+
+def _run_row(row: DraftRow, beams: Sequence[Beam]) -> Row:
+    """A row of the ends of its beams, of which each program is told the token alone."""
+    last = row.result.token_ids[-1]
+    return Row(
+        row.request.id,
+        row.row.slot,
+        0,
+        tuple(beam.token_ids[-1] if beam.token_ids else last for beam in beams),
+        0,
+        True,
+    )
+
+
+def _sizes(folder: HeadFolder, target: Target) -> Sizes:
+    """Raises ConfigError, BadFileError, UnsupportedError."""
+    fields, hidden = folder.fields, target.model.hidden_size
+    rnn = fields.get("rnn")
+    if not isinstance(rnn, bool):
+        what = f"{folder.path}: rnn {rnn!r}: a recurrent drafter's is true, or false for a sum of embeddings"
+        raise UnsupportedError(what, param="rnn")
+    width = folder.count("beam_width", WIDTH, MOST_WIDTH)
+    length = folder.count("beam_length", LENGTH, MOST_LENGTH)
+    layers = folder.count("num_draft_layers", None, MOST_LAYERS)
+    vocab, inner = folder.shape(f"lm_head.{layers}.weight")
+    state = folder.shape("rnn_u.weight")[0] if rnn else hidden
+    if rnn:
+        folder.fits("embeddings", folder.shape("rnn_w.weight")[1], hidden)
+    projected = folder.has("input_proj.weight")
+    eaten = folder.shape("input_proj.weight")[1] if projected else inner
+    folder.fits("hidden states", eaten - state, hidden)
+    return Sizes(rnn, hidden, state, inner, projected, layers, vocab, width, length)
+
+
+def _program(folder: HeadFolder, target: Target, sizes: Sizes, at: str) -> Program:
+    """Exports "{at}.logits" f32 [R, vocab], and for the next step h [T, D] and "{at}.s" [T, S]."""
+    b = Builder(at)
+    embedding, scale = target.embedding
+    old = None
+    if at == FIRST:
+        h = b.feed(target.hidden, sizes.hidden)
+    else:
+        h = b.feed(_fed(target.hidden), sizes.hidden, FIRST, then=((_fed(_fed(target.hidden)), NEXT),))
+        old = b.feed(f"{FIRST}.s", sizes.state, FIRST, then=((f"{NEXT}.s", NEXT),))
+    state = f"{at}.s"
+    e = b.embed(f"{at}.e" if sizes.rnn or old else state, "token", shared(b, embedding), scale=scale)
+    s = _cell(b, folder, sizes, state, e, old)
+    b.export(h)
+    b.export(s)
+    x = b.take(f"{at}.x", b.concat(f"{at}.hs", h, s), "logit_row")
+    if sizes.projected:
+        proj = folder.weight(b, f"{NAME}.proj", (sizes.inner, sizes.hidden + sizes.state), "input_proj.weight")
+        biased = folder.has("input_proj.bias")
+        bias = folder.weight(b, f"{NAME}.proj_bias", (sizes.inner,), "input_proj.bias") if biased else None
+        x = b.linear(f"{at}.xp", x, proj, bias)
+    for layer in range(sizes.layers):
+        x = folder.block(b, f"{NAME}.{layer}", f"{at}.{layer}", x, sizes.inner, f"lm_head.{layer}.linear")
+    last = folder.weight(b, f"{NAME}.out", (sizes.vocab, sizes.inner), f"lm_head.{sizes.layers}.weight")
+    b.linear(f"{at}.logits", x, last)
+    b.export(f"{at}.logits")
+    return b.build()
+
+
+def _fed(name: str) -> str:
+    """What a feed of this export is called."""
+    return f"{name}.fed"
+
+
+def _cell(b: Builder, folder: HeadFolder, sizes: Sizes, out: str, e: str, old: str | None) -> str:
+    """[T, S]: the state after the token whose embedding is `e`, which itself is `out` where nothing is done to it.
+    old: the state before; None: zeros."""
+    if not sizes.rnn:
+        return e if old is None else b.add(out, old, e)
+    w = folder.weight(b, f"{NAME}.w", (sizes.state, sizes.hidden), "rnn_w.weight")
+    bias = folder.weight(b, f"{NAME}.b", (sizes.state,), "rnn_u.bias")
+    if old is None:
+        return b.act(out, b.linear(f"{out}.w", e, w, bias), act="silu")
+    u = folder.weight(b, f"{NAME}.u", (sizes.state, sizes.state), "rnn_u.weight")
+    total = b.add(f"{out}.wu", b.linear(f"{out}.w", e, w), b.linear(f"{out}.u", old, u, bias))
+    return b.act(out, total, act="silu")
