@@ -11,9 +11,11 @@ MAX_COUNT = 2**30  # stays far inside an int32
 MAX_THREADS = 1024
 MAX_PLANS = 64  # each has a header of its own
 KVDType = Literal["auto", "bf16", "i8"]
+VerifyRule = Literal["equal", "residual", "block", "typical"]
 CHOICES = {
     "kv_dtype": get_args(KVDType),
     "packed_cache": ("off", "on"),
+    "verify": get_args(VerifyRule),
     "task": ("auto", "generate", "embed"),
     "pooling": ("auto", "last", "mean", "cls"),
 }
@@ -39,6 +41,8 @@ class EngineConfig:
     kv_memory in bytes. num_blocks overrides kv_memory. plans_outstanding: steps planned before the first commits.
     packed_cache: on keeps the native executor's packed weights on disk; the next load maps them.
     speculate: who proposes drafts, one of SPECULATE (docs/speculation.md); text never depends on it.
+    verify: how drafts are accepted. equal: text is that of plain decoding; residual, block: its distribution is;
+    typical: neither, more drafts are accepted than the model would say.
     journal: a file for every request, plan and result of the scheduler (policy/journal.py).
     task: auto embeds with encoders and generates with all others. pooling: which rows an embedding is made of; auto:
     what the checkpoint states, else the mean of an encoder's, the last of a decoder's. normalize: to length 1.
@@ -64,6 +68,7 @@ class EngineConfig:
     packed_cache: Literal["off", "on"] = "off"
     journal: str | None = None
     speculate: str = "off"
+    verify: VerifyRule = "equal"
     served_model_name: str | None = None
     task: Literal["auto", "generate", "embed"] = "auto"
     pooling: Literal["auto", "last", "mean", "cls"] = "auto"

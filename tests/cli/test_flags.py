@@ -69,6 +69,7 @@ KINDS = {
 }
 CHOICES = {
     "speculate": ("ngram", "off", "suffix"),
+    "verify": ("block", "residual", "typical"),
     "kv-dtype": ("i8", "bf16", "i8"),
     "workload": ("mixed", "speeds", "mixed"),
     "activations": ("int", "bf16", "i8g32"),

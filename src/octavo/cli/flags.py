@@ -111,6 +111,12 @@ ENGINE_FLAGS: tuple[Flag, ...] = (
         "KIND",
         default="off",
     ),
+    Flag(
+        "verify",
+        "how drafts are accepted; equal: text as without drafts; residual, block: distributed so; typical: neither",
+        choices=("equal", "residual", "block", "typical"),
+        default="equal",
+    ),
     Flag("journal", "write every request and plan here, for `octavo replay`", metavar="FILE"),
     Flag("plans-outstanding", "steps planned before the first commits", whole, default=1),
     Flag("task", "auto: encoders embed, all others generate", choices=("auto", "generate", "embed"), default="auto"),

@@ -54,10 +54,16 @@ class DraftRow:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Draft tokens after the last sampled one. parents: empty for a chain, else as Request.draft_parents."""
+    """Draft tokens after the last sampled one. parents: empty for a chain, else as Request.draft_parents.
+
+    chances, for rules that ask for them (`EngineConfig.verify`): per draft the chances by token that it was drawn from,
+    adding up to 1; siblings, drawn without replacement, have the same; None for a draft that was not drawn. Whatever
+    was drawn is proposed: how many drafts there are may not depend on which tokens came.
+    """
 
     token_ids: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
+    chances: tuple[Mapping[int, float] | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,9 @@ class InputReader:
         if processor is not None and self._apart:
             said = "logits_processor: the engine is a process of its own, which a function cannot reach: use LLM()"
             raise UnsupportedError(said, param="logits_processor")
+        if processor is not None and self._info.verify != "equal" and not params.greedy:
+            said = f"logits_processor: not where drafts are verified by --verify {self._info.verify}"
+            raise UnsupportedError(said, param="logits_processor")
         seed = mint_seed() if params.seed is None else params.seed
         bad_words = self._bad_words(params.bad_words)
         self._check_choice(params, bad_words)

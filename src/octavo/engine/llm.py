@@ -14,7 +14,7 @@ from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Literal
 
-from octavo.config import EngineConfig
+from octavo.config import EngineConfig, VerifyRule
 from octavo.drafters.port import Drafter
 from octavo.engine.course import NO_DRAFTS
 from octavo.engine.executor import ProgressHook, ThreadEngine, no_progress
@@ -62,6 +62,7 @@ class LLM:
         packed_cache: Literal["off", "on"] = "off",
         journal: str | None = None,
         speculate: str = "off",
+        verify: VerifyRule = "equal",
         served_model_name: str | None = None,
         task: Literal["auto", "generate", "embed"] = "auto",
         pooling: Literal["auto", "last", "mean", "cls"] = "auto",
@@ -70,9 +71,8 @@ class LLM:
         logits_processor: LogitsProcessor | None = None,
         progress: ProgressHook = no_progress,
     ) -> None:
-        model = fspath(model)
         self.config = EngineConfig(
-            model=model,
+            model=fspath(model),
             executor=executor,
             dtype=dtype,
             threads=threads,
@@ -89,12 +89,13 @@ class LLM:
             packed_cache=packed_cache,
             journal=journal,
             speculate=speculate,
+            verify=verify,
             served_model_name=served_model_name,
             task=task,
             pooling=pooling,
             normalize=normalize,
         )
-        self.tokenizer: Tokenizer = load_tokenizer(model)
+        self.tokenizer: Tokenizer = load_tokenizer(self.config.model)
         self._template = ChatTemplate.started(self.tokenizer)
         structures = Structures(lambda: self.tokenizer)
         self._engine = ThreadEngine(self.config, drafter=drafter, progress=progress, structures=structures)

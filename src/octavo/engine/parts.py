@@ -110,6 +110,7 @@ def _info(config: EngineConfig, loaded: Loaded) -> ModelInfo:
         isa=loaded.isa,
         threads=loaded.threads,
         load_seconds=loaded.load_seconds,
+        verify=config.verify,
         task="generate" if loaded.pooling is None else "embed",
         step_tokens=config.max_num_batched_tokens if loaded.pooling is not None and loaded.pooling.whole else 0,
         notes=loaded.notes,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from octavo.config import VerifyRule
 from octavo.errors import CapacityError, ContextLengthError
 from octavo.request import Request, TokenDelta
 
@@ -30,6 +31,7 @@ class ModelInfo:
     load_seconds: float
     task: Literal["generate", "embed"] = "generate"
     step_tokens: int = 0  # texts are computed whole, of at most so many tokens; 0: in chunks
+    verify: VerifyRule = "equal"  # how drafts are accepted
     notes: tuple[str, ...] = ()  # one line each: what of the checkpoint was ignored, what was rounded
 
     @property

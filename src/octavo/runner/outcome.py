@@ -13,7 +13,8 @@ from numpy import isfinite
 
 from octavo.request import Request, Row, RowResult, TokenLogprobs
 from octavo.sampling.sampler import Sampled, Sampler, SampleRow
-from octavo.sampling.verify import nodes, verify
+from octavo.sampling.spot import judge
+from octavo.sampling.verify import Verified, nodes, verify
 
 _NOTHING = RowResult()
 _NOT_FINITE = RowResult(finite=False)
@@ -23,12 +24,15 @@ def sample(sampler: Sampler, logits: Any, rows: Sequence[Row], requests: Sequenc
     """logits: float32 [R, V], the rows' logits one after the other. A row without a request yields nothing."""
     wanted: list[SampleRow] = []
     targets: list[tuple[int, int, int]] = []
+    judged: dict[int, Verified] = {}  # rows whose drafts are accepted by another rule than equality
     first = 0
-    for row, request in zip(rows, requests, strict=True):
+    for number, (row, request) in enumerate(zip(rows, requests, strict=True)):
         tokens = len(row.token_ids)
         after = first + tokens - row.logits_from
         if request is not None:
-            if row.sample and row.num_drafts:
+            if row.sample and row.num_drafts and sampler.judges(request):
+                judged[number] = judge(sampler, logits, row, request, first)
+            elif row.sample and row.num_drafts:
                 wanted += _draft_rows(row, request, first)
             elif row.sample:
                 wanted.append(SampleRow(request, after - 1, row.start + tokens))
@@ -38,11 +42,11 @@ def sample(sampler: Sampler, logits: Any, rows: Sequence[Row], requests: Sequenc
     sampled = iter(sampler.sample(logits, wanted))
     scored = iter(sampler.prompt_logprobs(logits, targets))
     results: list[RowResult] = []
-    for row, request in zip(rows, requests, strict=True):
+    for number, (row, request) in enumerate(zip(rows, requests, strict=True)):
         if request is None:
             results.append(_NOTHING)
         elif row.num_drafts or not row.sample or request.params.prompt_logprobs is not None:
-            results.append(_result(row, request, sampled, scored))
+            results.append(_result(row, request, sampled, scored, judged.get(number)))
         else:
             results.append(_chosen(next(sampled)))
     return results
@@ -90,7 +94,13 @@ def _prompt_targets(row: Row, request: Request, first: int) -> list[tuple[int, i
     return [(first + i - begin, request.prompt_ids[i], top) for i in range(begin, end)]
 
 
-def _result(row: Row, request: Request, sampled: Iterator[Sampled], scored: Iterator[TokenLogprobs]) -> RowResult:
+def _result(
+    row: Row,
+    request: Request,
+    sampled: Iterator[Sampled],
+    scored: Iterator[TokenLogprobs],
+    verified: Verified | None,
+) -> RowResult:
     """Takes the row's share of both native calls."""
     prompt: tuple[TokenLogprobs, ...] = ()
     if request.params.prompt_logprobs is not None:
@@ -98,8 +108,7 @@ def _result(row: Row, request: Request, sampled: Iterator[Sampled], scored: Iter
     finite = all(position.entries for position in prompt)
     if not row.sample:
         return RowResult(prompt_logprobs=prompt) if finite else _NOT_FINITE
-    choices = [next(sampled) for _ in range(row.num_drafts + 1)]
-    verified = verify(row, choices)
+    verified = verified or verify(row, [next(sampled) for _ in range(row.num_drafts + 1)])
     if not finite or not verified.finite:
         return RowResult(finite=False, error=verified.sampled[-1].error)
     return RowResult(

@@ -21,7 +21,7 @@ import msgspec
 
 from octavo.backends import executor_for
 from octavo.backends.port import Executor, Kept, Limits, Session
-from octavo.config import EngineConfig
+from octavo.config import EngineConfig, VerifyRule
 from octavo.drafters.kinds import drafter_for
 from octavo.drafters.pace import Pace
 from octavo.drafters.port import Drafter, DraftMaker, DraftRow, Proposal
@@ -84,6 +84,7 @@ class Loaded:
     lookahead: int
     programs: Mapping[str, Program]  # as lowered, by name
     pooling: Pooling | None  # None: the model generates
+    verify: VerifyRule = "equal"
 
 
 class Runner:
@@ -96,7 +97,7 @@ class Runner:
         self.loaded = loaded
         self._session = session
         self._drafter = drafter
-        self._sampler = Sampler(loaded.vocab_size, loaded.threads, structures)
+        self._sampler = Sampler(loaded.vocab_size, loaded.threads, structures, loaded.verify)
         self._requests = RequestTable()
         self._steps: deque[Step] = deque()
         sizes = (limits.max_tokens, limits.max_rows, limits.max_seqs)
@@ -161,6 +162,7 @@ class Runner:
             lookahead=read.drafter.lookahead,
             programs=read.programs,
             pooling=read.pooling,
+            verify=config.verify,
         )
         return cls(session, loaded, read.drafter, config.plans_outstanding, structures)
 
@@ -214,7 +216,8 @@ class Runner:
         if self.loaded.pooling is not None:
             vectors = self._session.view(POOLED)
             return StepResult(plan.number, tuple(outcome.embeddings(vectors, plan.rows, alive)))
-        logits = self._session.view(LOGITS) if step.mates.processed else self._session.logits(LOGITS)
+        seen = step.mates.processed or self._sampler.reads
+        logits = self._session.view(LOGITS) if seen else self._session.logits(LOGITS)
         rows = outcome.sample(self._sampler, logits, plan.rows, alive)
         if step.mates.drafted(self._drafter):
             rows = self._draft(plan.rows, alive, rows)
@@ -262,6 +265,7 @@ class Runner:
             drafts = self._allowed(proposal.token_ids, seen[number].request)
             if drafts:
                 parents = proposal.parents[: len(drafts)]
+                self._sampler.drawn(rows[number].request_id, drafts, proposal.chances[: len(drafts)])
                 results[number] = msgspec.structs.replace(results[number], draft_ids=drafts, draft_parents=parents)
         return results
 

@@ -16,11 +16,13 @@ import msgspec
 import numpy as np
 
 from octavo import _native
+from octavo.config import VerifyRule
 from octavo.errors import UnsupportedError
 from octavo.grammar.bounds import Bounds
 from octavo.grammar.structures import Structures
 from octavo.request import Request, TokenLogprobs
 from octavo.sampling.processor import processed
+from octavo.sampling.rules import Chances
 
 # Requests that decode together: sample(logits, header) gives a token a request, in order, -1 where its row is not
 # finite; the header is that of the step and says where they stand. Raises ValueError for a step of other rows.
@@ -80,11 +82,16 @@ class MaskTime:
 class Sampler:
     """Chooses tokens for a vocabulary of `vocab_size`, the width of the logits, on up to `threads` of the pool.
 
-    structures: of the same vocabulary, for requests whose output must have a form.
+    structures: of the same vocabulary, for requests whose output must have a form. rule: by which drafts are accepted
+    of requests that are not greedy (rules.py): what they were drawn from is kept here between two steps.
     """
 
-    def __init__(self, vocab_size: int, threads: int = 1, structures: Structures | None = None) -> None:
-        self._vocab_size = vocab_size
+    def __init__(
+        self, vocab_size: int, threads: int = 1, structures: Structures | None = None, rule: VerifyRule = "equal"
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.rule = rule
+        self._drawn: dict[str, tuple[tuple[int, ...], tuple[Chances | None, ...]]] = {}
         self._threads = threads
         self._structures = structures
         self._compiled: dict[str, _Compiled] = {}
@@ -96,11 +103,10 @@ class Sampler:
             return []
         if any(row.request.params.logits_processor is not None for row in rows):
             return self._processed(logits, rows)
-        found = self._sample(logits, [self._encode(row) for row in rows])
+        found = self._sample(logits, [self.encode(row) for row in rows])
         for place, one in enumerate(found):
-            bounds = None if one.finite else self._known(rows[place].request).bounds
-            if bounds is not None and bounds.failure:
-                found[place] = Sampled(-1, None, False, bounds.failure)
+            if not one.finite and (failure := self.failure(rows[place].request)):
+                found[place] = Sampled(-1, None, False, failure)
         return found
 
     def _processed(self, logits: Any, rows: Sequence[SampleRow]) -> list[Sampled]:
@@ -108,7 +114,7 @@ class Sampler:
         the row as it was. logits: an array."""
         changed = np.array(logits[[row.logits_row for row in rows]])
         errors = [processed(row.request, row.extra_ids, values) for row, values in zip(rows, changed, strict=True)]
-        encoded = [self._encode(msgspec.structs.replace(row, logits_row=place)) for place, row in enumerate(rows)]
+        encoded = [self.encode(msgspec.structs.replace(row, logits_row=place)) for place, row in enumerate(rows)]
         found = self._sample(changed, encoded)
         for place, (row, error) in enumerate(zip(rows, errors, strict=True)):
             params, one = row.request.params, found[place]
@@ -143,14 +149,53 @@ class Sampler:
             states.append(known.state)
         return _native.Cohort(states, self._threads)
 
+    # ---- other rules than equality
+    @property
+    def reads(self) -> bool:
+        """Whether the rule looks at logits as an array."""
+        return self.rule == "typical"
+
+    def judges(self, request: Request) -> bool:
+        """Whether its drafts are accepted by such a rule: the greedy choice of every rule is that of equality."""
+        return self.rule != "equal" and not request.params.greedy
+
+    def drawn(self, request_id: str, drafts: tuple[int, ...], chances: tuple[Chances | None, ...]) -> None:
+        """What these drafts of the next step are drawn from; nothing for drafts that nobody draws."""
+        if self.rule != "equal" and chances:
+            self._drawn[request_id] = drafts, chances
+
+    def drawn_from(self, request_id: str, drafts: Sequence[int]) -> tuple[Chances | None, ...]:
+        """One a draft: those that the step holds are the first of what was proposed."""
+        proposed, chances = self._drawn.pop(request_id, ((), ()))
+        if not chances or proposed[: len(drafts)] != tuple(drafts):
+            return (None,) * len(drafts)
+        return chances[: len(drafts)]
+
+    def listed(
+        self, logits: Any, encoded: tuple[Any, ...], top: int, index: int | None = None
+    ) -> tuple[int, bool, tuple[tuple[int, float, int], ...]]:
+        """(choice, finite, (id, log-probability, rank) of the choice and of the `top` likeliest), after all that the
+        request changes. index: of other noise than that of the row."""
+        state, row, own, extra, banned, mask, *_ = (*encoded, (), (), None)
+        wanted = (state, row, own if index is None else index, extra, banned, mask, top, True)
+        ((token, finite, entries),) = _native.sample(logits, [wanted], -1, self._threads)
+        return token, finite, entries or ()
+
+    def failure(self, request: Request) -> str:
+        """Why nothing was left to choose from, where that is known."""
+        bounds = self._known(request).bounds
+        return "" if bounds is None else bounds.failure
+
     def forget(self, request_id: str) -> float:
         """Frees the request's state; unknown ids are ignored. Seconds that its masks took."""
         known = self._compiled.pop(request_id, None)
+        self._drawn.pop(request_id, None)
         if self._structures is not None:
             self._structures.forget(request_id)
         return 0.0 if known is None else known.mask_seconds
 
-    def _encode(self, row: SampleRow) -> tuple[Any, ...]:
+    def encode(self, row: SampleRow) -> tuple[Any, ...]:
+        """The row as native code reads it."""
         request = row.request
         known = self._known(request)
         if known.plain and not row.extra_ids and row.mask is None:
@@ -167,7 +212,7 @@ class Sampler:
 
     def _mask(self, known: _Compiled, bounds: Bounds, request: Request, drafts: Sequence[int]) -> Any:
         begun = time.perf_counter()
-        mask = bounds.mask(request.output_ids, drafts, self._vocab_size)
+        mask = bounds.mask(request.output_ids, drafts, self.vocab_size)
         spent = time.perf_counter() - begun
         known.mask_seconds += spent
         self.masks.count += 1
@@ -182,7 +227,7 @@ class Sampler:
 
     def _compile(self, request: Request) -> _Compiled:
         params = request.params
-        params.check_vocabulary(self._vocab_size)
+        params.check_vocabulary(self.vocab_size)
         state = _native.SamplingState(
             temperature=params.temperature,
             top_k=params.top_k,
@@ -216,7 +261,7 @@ class Sampler:
         )
 
     def _inside(self, ids: Iterable[int]) -> tuple[int, ...]:
-        return tuple(token for token in ids if 0 <= token < self._vocab_size)
+        return tuple(token for token in ids if 0 <= token < self.vocab_size)
 
 
 def _count(known: _Compiled, output_ids: list[int]) -> None:

@@ -14,6 +14,11 @@ def mint_seed() -> int:
     return secrets.randbits(MINTED_BITS)
 
 
+def uniform(seed: int, *place: int) -> float:
+    """A number in [0, 1) for this place."""
+    return int.from_bytes(digest("uniform", seed % (1 << 64), *place)[:6], "little") / (1 << 48)
+
+
 def child_seed(seed: int, child: int, n: int) -> int:
     """The seed of sequence `child` of `n`. A single sequence keeps the seed itself; of several, each gets its own."""
     seed %= 1 << 64
