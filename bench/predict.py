@@ -107,7 +107,7 @@ def main() -> None:
     if args.write:
         head, _, rest = PAGE.read_text().partition(BEGIN)
         PAGE.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
-        PAGE.with_suffix(".svg").write_text(charts.standalone(plot(found)))
+        PAGE.with_suffix(".svg").write_text(plot(found) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,13 @@
-"""Line charts and pages of reports: self-contained SVG and HTML, for light and dark screens."""
+"""Line charts and pages of reports: self-contained HTML, for light and dark screens."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 720, 380
-LEFT, RIGHT, TOP, BOTTOM = 68, 24, 44, 66
-COLOURS = ("#3b82d6", "#e0762c", "#2f9e6e", "#c94f7c", "#8a63d2", "#b8860b", "#1fa3b5", "#8c8c8c")
+from octavo.load import plot
+
 _STYLE = """
 :root { --ink: #24292f; --soft: #57606a; --line: #d8dee4; --page: #ffffff; --panel: #f6f8fa }
 @media (prefers-color-scheme: dark) {
@@ -22,8 +20,6 @@ table { border-collapse: collapse; margin: .5rem 0; font-variant-numeric: tabula
 td, th { text-align: left; padding: .28rem 1.4rem .28rem 0; border-bottom: 1px solid var(--line); font-weight: 400 }
 td.n, th.n { text-align: right } th { color: var(--soft); font-size: .85rem }
 svg { width: 100%; height: auto; max-width: 720px }
-svg text { font: 12px system-ui, sans-serif; fill: var(--ink) } svg .soft { fill: var(--soft); font-size: 11px }
-svg .grid { stroke: var(--line) } svg .head { font-size: 13px; font-weight: 600 }
 """
 
 
@@ -32,45 +28,8 @@ class Axis:
     label: str
     log: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """low, high: of the values, as their logarithms on a log axis. begin, end: pixels."""
-
-    axis: Axis
-    low: float
-    high: float
-    begin: float
-    end: float
-
-    @classmethod
-    def of(cls, axis: Axis, values: Sequence[float], begin: float, end: float) -> _Scale:
-        if axis.log:
-            known = [math.log10(value) for value in values if value > 0] or [0.0]
-            low, high = min(known), max(known)
-        else:
-            low, high = min(0.0, *values), max(0.0, *values)
-        if high - low < 1e-12:
-            high = low + 1.0
-        return cls(axis, low, high, begin, end)
-
-    def at(self, value: float) -> float:
-        inner = math.log10(max(value, 1e-12)) if self.axis.log else value
-        return self.begin + (inner - self.low) / (self.high - self.low) * (self.end - self.begin)
-
-    def ticks(self) -> Iterator[float]:
-        if self.axis.log:
-            steps = (1, 2, 5) if self.high - self.low < 2.2 else (1,)
-            for power in range(math.floor(self.low), math.ceil(self.high) + 1):
-                for step in steps:
-                    if self.low - 1e-9 <= math.log10(step * 10.0**power) <= self.high + 1e-9:
-                        yield step * 10.0**power
-            return
-        raw = (self.high - self.low) / 5
-        unit = 10.0 ** math.floor(math.log10(raw))
-        width = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw)
-        for count in range(math.ceil(self.low / width - 1e-9), math.floor(self.high / width + 1e-9) + 1):
-            yield count * width
+    def over(self, values: Sequence[float]) -> plot.Axis:
+        return (plot.logarithmic if self.log else plot.linear)(self.label, values)
 
 
 def lines(
@@ -81,53 +40,18 @@ def lines(
     *,
     dots: Collection[str] = (),
 ) -> str:
-    """One chart. dots: the series that are marks and no lines."""
+    """One chart, an SVG. dots: the series that are marks and no lines."""
     points = [point for each in series.values() for point in each]
     if not points:
         return ""
-    across = _Scale.of(x, [point[0] for point in points], LEFT, WIDTH - RIGHT)
-    up = _Scale.of(y, [point[1] for point in points], HEIGHT - BOTTOM, TOP)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
-        f"<title>{escape(title)}</title>",
-        f'<text class="head" x="{LEFT}" y="18">{escape(title)}</text>',
-    ]
-    for tick in across.ticks():
-        at = across.at(tick)
-        parts.append(f'<line class="grid" x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{HEIGHT - BOTTOM}"/>')
-        parts.append(
-            f'<text class="soft" x="{at:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{short(tick)}</text>'
-        )
-    for tick in up.ticks():
-        at = up.at(tick)
-        parts.append(f'<line class="grid" x1="{LEFT}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}"/>')
-        parts.append(f'<text class="soft" x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{short(tick)}</text>')
-    parts.append(
-        f'<text class="soft" x="{WIDTH - RIGHT}" y="{HEIGHT - BOTTOM + 32}" text-anchor="end">{escape(x.label)}</text>'
-    )
-    parts.append(f'<text class="soft" x="{LEFT}" y="{TOP - 10}">{escape(y.label)}</text>')
-    legend = float(LEFT)
+    chart = plot.Chart(title, x.over([point[0] for point in points]), y.over([point[1] for point in points]))
     for number, (name, each) in enumerate(series.items()):
-        colour = COLOURS[number % len(COLOURS)]
-        spots = [(across.at(a), up.at(b)) for a, b in each]
+        colour, words = plot.COLOURS[number % len(plot.COLOURS)], name if len(series) > 1 else ""
         if name in dots:
-            parts += [
-                f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.6" fill="{colour}" fill-opacity=".75"/>' for a, b in spots
-            ]
+            chart.dots(each, colour, words, radius=2.6)
         else:
-            path = " ".join(f"{a:.1f},{b:.1f}" for a, b in spots)
-            parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
-        if len(series) > 1:
-            parts.append(f'<rect x="{legend}" y="{HEIGHT - 20}" width="10" height="10" rx="2" fill="{colour}"/>')
-            parts.append(f'<text class="soft" x="{legend + 14}" y="{HEIGHT - 11}">{escape(name)}</text>')
-            legend += 28 + 6.2 * len(name)
-    return "\n".join([*parts, "</svg>"])
-
-
-def standalone(chart: str) -> str:
-    """A chart as a file of its own."""
-    head, _, rest = chart.partition(">")
-    return f'{head}><style>{_STYLE}</style><rect width="{WIDTH}" height="{HEIGHT}" fill="var(--page)"/>{rest}\n'
+            chart.line(each, colour, words)
+    return plot.sheet([chart])
 
 
 def grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -158,11 +82,3 @@ def page(title: str, lead: str, blocks: Sequence[tuple[str, str]]) -> str:
 
 def paragraphs(texts: Sequence[str]) -> str:
     return "".join(f"<p>{escape(text)}</p>" for text in texts)
-
-
-def short(value: float) -> str:
-    """A tick: 0.002, 15, 20k."""
-    for limit, divisor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if abs(value) >= limit:
-            return f"{value / divisor:g}{unit}"
-    return f"{value:.6g}"

@@ -81,20 +81,20 @@ def _roofline(found: Plan) -> str:
 
 def _rates(curve: Mapping[tuple[int, int], float]) -> str:
     series = {
-        f"after {context:,}": [(b, b / s) for (b, c), s in curve.items() if c == context]
+        f"{context:,}": [(b, b / s) for (b, c), s in curve.items() if c == context]
         for context in dict.fromkeys(context for _, context in curve)
     }
     return charts.lines(
-        "By requests at once", series, Axis("requests at once", log=True), Axis("tokens a second", log=True)
+        "After so many tokens", series, Axis("requests at once", log=True), Axis("tokens a second", log=True)
     )
 
 
 def _gaps(curve: Mapping[tuple[int, int], float]) -> str:
-    series = {
-        f"{batch} at once": [(c, s * 1e3) for (b, c), s in curve.items() if b == batch] for batch in (1, 8, 32, 128)
-    }
+    series = {str(batch): [(c, s * 1e3) for (b, c), s in curve.items() if b == batch] for batch in (1, 8, 32, 128)}
     series = {name: points for name, points in series.items() if len(points) > 1}
-    return charts.lines("By context", series, Axis("tokens before", log=True), Axis("ms from token to token", log=True))
+    return charts.lines(
+        "So many at once", series, Axis("tokens before", log=True), Axis("ms from token to token", log=True)
+    )
 
 
 def _gb(size: float) -> str:

@@ -7,7 +7,8 @@ from typing import TypeVar
 from octavo.cli import charts
 from octavo.cli.charts import Axis
 from octavo.sim.service import History
-from octavo.sim.summary import PERCENTILES, Slo, Spread, Summary, percentile
+from octavo.sim.summary import PERCENTILES, Slo, Spread, Summary
+from octavo.workload.percentiles import percentile
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 WIDTH, HEIGHT = 560, 320  # pixels, of a chart
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 52, 46
 MOST_TICKS = 8
-COLOURS = ("#3b82d6", "#e0762c", "#2f9e6e", "#c94f7c", "#8a63d2")
+COLOURS = ("#3b82d6", "#e0762c", "#2f9e6e", "#c94f7c", "#8a63d2", "#b8860b", "#1fa3b5", "#8c8c8c")
 BAD = "#d1495b"
 STYLE = """
 text { font: 12px system-ui, sans-serif; fill: #24292f }
@@ -156,8 +156,9 @@ class Chart:
 
 def sheet(charts: Sequence[Chart], title: str = "", subtitle: str = "") -> str:
     """One SVG, two charts a row; without a title, no room for one."""
-    rows, top = math.ceil(len(charts) / 2), 60 if title else 0
-    width, height = 2 * WIDTH, rows * HEIGHT + top
+    columns = max(1, min(len(charts), 2))
+    rows, top = math.ceil(len(charts) / columns), 60 if title else 0
+    width, height = columns * WIDTH, rows * HEIGHT + top
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">',
         f"<style>{STYLE}</style>",
@@ -166,7 +167,7 @@ def sheet(charts: Sequence[Chart], title: str = "", subtitle: str = "") -> str:
         f'<text class="small" x="{LEFT}" y="46">{escape(subtitle)}</text>',
     ]
     for place, chart in enumerate(charts):
-        x, y = place % 2 * WIDTH, place // 2 * HEIGHT + top
+        x, y = place % columns * WIDTH, place // columns * HEIGHT + top
         parts.append(f'<g transform="translate({x} {y})">{chart.render()}</g>')
     return "\n".join((*parts, "</svg>"))
 

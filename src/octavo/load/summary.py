@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from octavo.load.record import Record
 from octavo.load.slo import is_good
+from octavo.workload.percentiles import percentile
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 TIMES = {
@@ -38,11 +39,8 @@ class Distribution:
         return math.fsum(self.values) / len(self.values)
 
     def percentile(self, percent: float) -> float:
-        """Linear between neighbours, of at least one value."""
-        place = percent / 100 * (len(self.values) - 1)
-        low = math.floor(place)
-        high = min(low + 1, len(self.values) - 1)
-        return self.values[low] + (place - low) * (self.values[high] - self.values[low])
+        """Of at least one value."""
+        return percentile(self.values, percent)
 
     def interval(self, percent: float) -> tuple[float, float]:
         """Where the percentile of all possible runs lies, 95 % sure, if requests were independent: the values whose

@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 
 from octavo.sim.replica import Replica
 from octavo.sim.service import History, Journey
+from octavo.workload.percentiles import percentile
 
 PERCENTILES = (50, 90, 95, 99)
 # Two-sided 95 % of Student's t by degrees of freedom, from 1; normal beyond.
@@ -43,14 +44,6 @@ class Spread:
         if not ordered:
             return cls(0.0, (0.0,) * len(PERCENTILES), 0.0)
         return cls(fmean(ordered), tuple(percentile(ordered, p) for p in PERCENTILES), ordered[-1])
-
-
-def percentile(ordered: Sequence[float], p: float) -> float:
-    """Between the two nearest, as numpy does. ordered: ascending, not empty."""
-    at = (len(ordered) - 1) * p / 100
-    low = math.floor(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
 @dataclass(frozen=True, slots=True)
