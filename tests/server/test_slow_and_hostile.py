@@ -1,13 +1,19 @@
 """Connections that send slowly, nothing or nonsense: each ends by itself, and others notice nothing."""
 
+import asyncio
 import json
 import socket
 import time
 
 import pytest
+import uvicorn
+from asking import until
 from scripted import ANSWER
 
+from octavo.server.app import create_app
 from octavo.server.config import ServerConfig
+from octavo.server.parting import Parting
+from octavo.server.protocol import BoundedProtocol
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 BODY = json.dumps({"model": "default", "prompt": "Hi"}).encode()
@@ -16,7 +22,7 @@ WHOLE = HEAD + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
 
 @pytest.fixture
 def config():
-    return ServerConfig(port=0, header_seconds=0.3)
+    return ServerConfig(port=0, header_seconds=0.3, body_seconds=0.6)
 
 
 @pytest.fixture
@@ -104,10 +110,139 @@ def test_headers_without_end_are_cut(dial):
 def test_what_is_no_http_is_refused(dial, junk):
     connection = dial()
     connection.sendall(junk)
-    received = b""
-    while part := connection.recv(65536):
-        received += part
-    assert received.startswith(b"HTTP/1.1 400 ")
+    status, body = answer(connection)
+    assert status == 400 and json.loads(body)["error"]["code"] == "invalid_http"
+    connection.sendall(junk * 100)
+    assert closed(connection)
+
+
+@pytest.mark.parametrize("size", [100_000, 9 << 20])
+@pytest.mark.parametrize("kind", [b"application/json", b"text/plain"])
+def test_a_refusal_reaches_who_is_still_sending(dial, kind, size):
+    """A body that comes after the answer, on a connection that ends with it: no reset takes the answer away."""
+    connection = dial()
+    head = b"POST /v1/none HTTP/1.1" if size < 1 << 20 else b"POST /v1/completions HTTP/1.1"
+    fields = b"Host: localhost\r\nConnection: close\r\nContent-Type: %b\r\nContent-Length: %d" % (kind, size)
+    connection.sendall(head + b"\r\n" + fields + b"\r\n\r\n")
+    connection.recv(1, socket.MSG_PEEK)  # the answer is there
+    for _ in range(10):
+        time.sleep(0.01)
+        connection.sendall(b"x" * (size // 10))
+    status, body = answer(connection)
+    assert status == (404 if size < 1 << 20 else 413 if kind == b"application/json" else 415)
+    assert json.loads(body)["error"]["message"] and closed(connection)
+
+
+def test_a_refused_body_has_its_time(dial):
+    """On a connection that could go on: it does where the body comes, and ends where that drips."""
+    late, slow = dial(), dial()
+    head = HEAD.replace(b"application/json", b"text/plain") + b"Content-Length: 20\r\n\r\n"
+    for connection in (late, slow):
+        connection.sendall(head)
+        assert answer(connection)[0] == 415
+    late.sendall(b"x" * 20 + WHOLE)
+    assert answer(late)[0] == 200
+    began, cut = time.monotonic(), False
+    while not cut and time.monotonic() - began < 10:
+        time.sleep(0.05)
+        try:
+            slow.send(b"x")
+            cut = slow.recv(1, socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            continue
+        except ConnectionError:
+            cut = True
+    assert cut and time.monotonic() - began < 5
+
+
+class Wire(asyncio.Transport):
+    """A connection of which a test says everything."""
+
+    def __init__(self):
+        super().__init__()
+        self.written, self.ended, self.closed, self.waiting, self.paused = b"", False, False, 0, False
+
+    def write(self, data):
+        assert not self.ended
+        self.written += data
+
+    def write_eof(self):
+        self.ended = True
+
+    def close(self):
+        self.closed = True
+
+    abort = close
+
+    def is_closing(self):
+        return self.closed
+
+    def get_write_buffer_size(self):
+        return self.waiting
+
+    def pause_reading(self):
+        self.paused = True
+
+    def resume_reading(self):
+        self.paused = False
+
+
+class TestParting:
+    def test_is_at_once_where_nobody_sends_or_reads(self):
+        wire = Wire()
+        Parting(wire, None, lambda: False, 1.0).close()
+        assert wire.closed and not wire.ended
+
+    async def test_waits_for_who_still_sends(self):
+        wire = Wire()
+        parting = Parting(wire, asyncio.get_running_loop(), lambda: True, 0.05)
+        parting.pause_reading()
+        parting.close()
+        parting.write(b"late")
+        parting.pause_reading()
+        assert wire.ended and not wire.closed and parting.is_closing() and not (wire.written or wire.paused)
+        await until(lambda: wire.closed)
+
+    async def test_does_not_wait_twice(self):
+        wire = Wire()
+        parting = Parting(wire, asyncio.get_running_loop(), lambda: True, 600.0)
+        parting.close()
+        parting.close()
+        assert wire.closed
+
+    async def test_ends_a_reader_that_does_not_read(self):
+        """Its last bytes would wait for ever in a connection that is closed."""
+        loop, (ours, theirs) = asyncio.get_running_loop(), socket.socketpair()
+        transport, protocol = await loop.create_connection(Ended, sock=ours)
+        transport.write(b"x" * (8 << 20))
+        Parting(transport, loop, lambda: False, 0.05).close()
+        await until(lambda: protocol.ended)
+        theirs.close()
+
+
+class Ended(asyncio.Protocol):
+    ended = False
+
+    def connection_lost(self, exc):
+        self.ended = True
+
+
+async def test_no_connection_rests_without_a_timer(llm, config):
+    """Also one whose refused body came later than its answer."""
+    settings = uvicorn.Config(create_app(llm, config), lifespan="off")
+    protocol = BoundedProtocol(config, config=settings, server_state=uvicorn.server.ServerState(), app_state={})
+    wire = Wire()
+    protocol.connection_made(wire)
+    assert protocol._deadline is not None
+    protocol.data_received(WHOLE[:-5].replace(b"application/json", b"text/plain"))
+    await until(lambda: protocol.cycle.response_complete)
+    assert b" 415 " in wire.written and protocol._deadline is not None and not protocol.timeout_keep_alive_task
+    protocol.data_received(WHOLE[-5:])
+    assert protocol._deadline is None and protocol.timeout_keep_alive_task is not None
+    protocol.data_received(b"\r\n")
+    assert protocol._deadline is not None or protocol.timeout_keep_alive_task is not None
+    protocol.connection_lost(None)
+    assert protocol._deadline is None and protocol.timeout_keep_alive_task is None
 
 
 def test_a_scan_and_half_open_connections_cost_others_nothing(dial, llm):

@@ -2,7 +2,8 @@
 
 A request's line and headers have to be there within a time, counted from the connection or from their first byte, and
 to be small: the rest is answered by 408 or 431 and the connection closed. An idle connection, a half-open one and one
-that sends a byte a second all end so, and hold neither memory nor a place.
+that sends a byte a second all end so, and hold neither memory nor a place. Whoever is refused while it sends can read
+the refusal, and no connection rests without a timer that ends it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from uvicorn.server import ServerState
 
 from octavo.server.config import ServerConfig
 from octavo.server.failures import HttpError, openai_body
+from octavo.server.parting import Parting
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -27,6 +29,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._reading = True  # a request's line and headers, or nothing of it yet
         self._head_bytes = 0  # that came meanwhile
+        self._whole = True  # the latest request has been read to its end
+        self._last = False  # the server ends, and waits for nobody
 
     @classmethod
     def within(cls, limits: ServerConfig) -> Callable[..., HttpToolsProtocol]:
@@ -43,18 +47,25 @@ class BoundedProtocol(HttpToolsProtocol):
         return made
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(Parting(transport, self.loop, self._sends, self._limits.body_seconds))
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_is_there()
+        self._no_deadline()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        self.transport.close()
 
     def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
         if self._reading:
             self._head_bytes += len(data)
         super().data_received(data)
+        if self.transport.is_closing():
+            return
         if not self._reading:
+            self._rest()
             return
         if self._deadline is None:  # the next request of a connection that is kept
             self._expect_head()
@@ -63,18 +74,58 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._reading, self._head_bytes = False, 0
-        self._head_is_there()
+        self._no_deadline()
         super().on_headers_complete()
 
     def on_message_begin(self) -> None:
-        self._reading = True
+        self._reading, self._whole = True, False
         super().on_message_begin()
 
+    def on_message_complete(self) -> None:
+        self._whole = True
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.transport.is_closing():
+            self._rest()
+
+    def send_400_response(self, msg: str) -> None:
+        self._whole = False
+        self._refuse(400, "invalid_http", "this is no HTTP request")
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """An offer of another protocol is not taken up, and the request answered: nothing to warn of."""
+
+    def shutdown(self) -> None:
+        self._last = True
+        if self.transport.is_closing():
+            self.transport.close()
+        super().shutdown()
+
     # ---- inside
+    def _sends(self) -> bool:
+        """Whether a request is on its way that may be waited for."""
+        return not (self._whole or self._last)
+
+    def _rest(self) -> None:
+        """Once all is answered: a time for the next request, or for the rest of one that was refused."""
+        if not self.cycle.response_complete:
+            return
+        if self._whole:
+            self._no_deadline()
+            if self.timeout_keep_alive_task is None:
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
+        elif self._deadline is None:
+            self._unset_keepalive_if_required()
+            self._deadline = self.loop.call_later(self._limits.body_seconds, self.transport.abort)
+
     def _expect_head(self) -> None:
         self._deadline = self.loop.call_later(self._limits.header_seconds, self._too_slow)
 
-    def _head_is_there(self) -> None:
+    def _no_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -85,7 +136,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         """Once nothing else is being answered on this connection."""
-        self._head_is_there()
+        self._no_deadline()
         if self.transport.is_closing():
             return
         if self.cycle is None or self.cycle.response_complete:
