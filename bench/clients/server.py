@@ -25,7 +25,8 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from octavo.engine.inputs import InputReader
 from octavo.server.app import create_app
-from octavo.server.config import ServerConfig, key_digest
+from octavo.server.config import ServerConfig
+from octavo.server.keys import Key
 from octavo.server.models import Models
 from octavo.server.seat import ServedModel
 from octavo.server.serving import address, bind
@@ -166,7 +167,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--key", help="the API key that it wants")
     options = parser.parse_args()
-    config = ServerConfig(port=options.port, key_digests=(key_digest(options.key),) if options.key else ())
+    config = ServerConfig(port=options.port, keys=(Key.of(options.key),) if options.key else ())
     with bind(config) as listener:
         print(f"listening on {address(listener)}", flush=True)
         told, vectors = ToldLLM(), Embedder(tokenizer())

@@ -11,6 +11,7 @@ from octavo.server.admission import LEAST_TOKENS, MEMORY, Admission
 from octavo.server.app import create_app
 from octavo.server.config import ServerConfig
 from octavo.server.failures import HttpError
+from octavo.server.keys import LIMITS, KeyLimits
 
 
 class Clock:
@@ -29,10 +30,10 @@ def admission(clock, **limits):
     return Admission(ServerConfig(**limits), clock)
 
 
-def refused(action, *args):
+def refused(action, *args, code="overloaded"):
     with pytest.raises(HttpError) as refusal:
         action(*args)
-    assert refusal.value.http_status == 429 and refusal.value.code == "overloaded"
+    assert refusal.value.http_status == 429 and refusal.value.code == code
     return refusal.value
 
 
@@ -92,11 +93,11 @@ def test_no_key_closes_the_door_to_others(clock):
 
 
 def test_requests_of_one_key(clock):
-    door = admission(clock, max_key_requests=2)
+    door = admission(clock, key_limits=KeyLimits(max_requests=2))
     first = door.arrive("a")
     first.begun()
     second = door.arrive("a")
-    assert "this key may have 2 requests open" in refused(door.arrive, "a").message
+    assert "this key may have 2 requests open" in refused(door.arrive, "a", code="rate_limit_exceeded").message
     door.arrive("b")
     with second:
         pass
@@ -130,7 +131,7 @@ def test_those_who_leave_are_not_served(clock):
 
 
 def test_the_token_limit_follows_the_rate(clock):
-    door = admission(clock, queue_seconds=60.0)
+    door = admission(clock, backlog_seconds=60.0)
     for rate in (1000, 50):
         for _ in range(3 * int(MEMORY)):
             with door.arrive("") as ticket:
@@ -143,16 +144,23 @@ def test_the_token_limit_follows_the_rate(clock):
 
 
 def test_limits_are_checked():
-    for name in ("max_queued_requests", "max_queued_tokens", "max_key_requests"):
+    for name in ("max_queued_requests", "max_queued_tokens", "queue_timeout", "first_token_timeout", "request_timeout"):
         with pytest.raises(ConfigError, match=name):
             ServerConfig.of(environ={}, **{name: 0})
         assert getattr(ServerConfig.of(environ={}, **{name: 3}), name) == 3
+    for name in ("max_key_requests", "max_key_queued_tokens", "key_requests_per_minute", "key_tokens_per_minute"):
+        with pytest.raises(ConfigError, match=r"of a key: .* must be at least 1, not 0"):
+            ServerConfig.of(environ={}, **{name: 0})
+        limits = ServerConfig.of(environ={}, **{name: 3}).key_limits
+        assert [value for value in (getattr(limits, name) for name in LIMITS) if value] == [3]
+    with pytest.raises(ConfigError, match="wrong_keys_per_minute"):
+        ServerConfig.of(environ={}, wrong_keys_per_minute=-1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_server_refuses_with_a_time(llm, stream):
     """And takes more as soon as what waited has begun or gone."""
-    app = create_app(llm, ServerConfig(max_queued_requests=2, max_key_requests=4))
+    app = create_app(llm, ServerConfig(max_queued_requests=2, key_limits=KeyLimits(max_requests=4)))
     body = {"model": "default", "prompt": ["Hi", "Ho"], "max_tokens": 2, "stream": stream}
     llm.mute = asyncio.Event()
     waits = Asked(app, "POST", "/v1/completions", body)

@@ -61,7 +61,8 @@ def paths_of(routes, prefix=""):
 def door(llm, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("# two keys\nalpha\nbeta\n")
-    app = create_app(llm, ServerConfig.of(api_key_file=str(keys), environ={"OCTAVO_API_KEY": "gamma"}))
+    config = ServerConfig.of(api_key_file=str(keys), environ={"OCTAVO_API_KEY": "gamma"}, wrong_keys_per_minute=0)
+    app = create_app(llm, config)
     client = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
     return Door(app, list(paths_of(app.routes)), client)
 

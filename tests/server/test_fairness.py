@@ -10,7 +10,8 @@ from chain_model import write_chain
 from octavo.config import EngineConfig
 from octavo.engine.streams import AsyncLLM
 from octavo.server.app import create_app
-from octavo.server.config import ServerConfig, key_digest
+from octavo.server.config import ServerConfig
+from octavo.server.keys import Key
 
 SEQUENCES = 8
 
@@ -25,8 +26,8 @@ def llm(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("lengths", [(4,), (3, 9, 5, 7, 4)], ids=["places fall free together", "one by one"])
 async def test_one_request_beside_a_flood_of_500(llm, lengths):
-    keys = tuple(key_digest(key) for key in ("flood", "quiet"))
-    config = ServerConfig(key_digests=keys, max_queued_requests=1000)
+    keys = tuple(Key.of(key) for key in ("flood", "quiet"))
+    config = ServerConfig(keys=keys, max_queued_requests=1000)
     app = create_app(llm, config)
     loop = llm._engine._loop
     runner, gate = loop._runner, threading.Semaphore(0)

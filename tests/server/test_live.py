@@ -303,10 +303,10 @@ def test_addresses_and_keys(tmp_path):
         with pytest.raises(ConfigError) as refused:
             ServerConfig.of(host=host, environ={})
         assert refused.value.exit_code == 78 and refused.value.code == "key_required"
-        assert ServerConfig.of(host=host, environ={}, insecure_no_auth=True).key_digests == ()
-        assert len(ServerConfig.of(host=host, environ={"OCTAVO_API_KEY": "k"}).key_digests) == 1
+        assert ServerConfig.of(host=host, environ={}, insecure_no_auth=True).keys == ()
+        assert len(ServerConfig.of(host=host, environ={"OCTAVO_API_KEY": "k"}).keys) == 1
     for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost"):
-        assert ServerConfig.of(host=host, environ={"OCTAVO_API_KEY": " "}).key_digests == ()
+        assert ServerConfig.of(host=host, environ={"OCTAVO_API_KEY": " "}).keys == ()
     with pytest.raises(MissingFileError, match="absent"):
         ServerConfig.of(api_key_file=str(tmp_path / "absent"), environ={})
     (tmp_path / "empty").write_text("# none\n\n")

@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from octavo.server.app import create_app
-from octavo.server.config import ServerConfig, key_digest
+from octavo.server.config import ServerConfig
+from octavo.server.keys import Key
 from octavo.server.metrics import VLLM
 from octavo.server.tally import Distribution
 
@@ -89,7 +90,7 @@ def test_without_an_alias_names_are_ours(llm):
 
 
 def test_metrics_need_the_key(llm):
-    config = ServerConfig(port=0, key_digests=(key_digest("secret"),))
+    config = ServerConfig(port=0, keys=(Key.of("secret"),))
     with TestClient(create_app(llm, config), base_url="http://127.0.0.1") as client:
         assert client.get("/metrics").status_code == 401
         found = samples_with(client, "secret")

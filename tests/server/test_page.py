@@ -7,7 +7,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from octavo.server.app import create_app
-from octavo.server.config import ServerConfig, key_digest
+from octavo.server.config import ServerConfig
+from octavo.server.keys import Key
 from octavo.server.page import FILES, POLICY
 
 ROOT = files("octavo.server") / "page"
@@ -16,7 +17,7 @@ TEXTS = {name: (ROOT / name).read_text() for name, _ in FILES.values()}
 
 @pytest.fixture
 def config():
-    return ServerConfig(port=0, key_digests=(key_digest("secret"),))
+    return ServerConfig(port=0, keys=(Key.of("secret"),))
 
 
 @pytest.mark.parametrize("path", FILES)

@@ -12,7 +12,8 @@ from scripted import ANSWER
 from starlette.testclient import TestClient
 
 from octavo.server.app import create_app
-from octavo.server.config import ServerConfig, key_digest
+from octavo.server.config import ServerConfig
+from octavo.server.keys import Key
 from octavo.server.logbook import logbook
 from octavo.server.records import KEPT
 
@@ -88,7 +89,7 @@ def test_what_runs_is_shown_while_it_runs(llm, config):
 
 
 def test_only_the_owner_sees_a_request(llm):
-    config = ServerConfig(port=0, key_digests=(key_digest("one"), key_digest("two")))
+    config = ServerConfig(port=0, keys=(Key.of("one"), Key.of("two")))
     with TestClient(create_app(llm, config), base_url="http://127.0.0.1") as client:
         client.headers["authorization"] = "Bearer one"
         name = asked(client).headers["x-request-id"]

@@ -10,7 +10,8 @@ from scripted import ANSWER, ScriptedLLM
 from starlette.testclient import TestClient
 
 from octavo.server.app import create_app
-from octavo.server.config import ServerConfig, key_digest
+from octavo.server.config import ServerConfig
+from octavo.server.keys import Key
 from octavo.server.openai.responses.store import Kept, Shelf
 from octavo.text.chat import ChatTemplate
 
@@ -212,7 +213,7 @@ def test_what_is_kept(create, client):
 class TestTenants:
     @pytest.fixture
     def config(self):
-        return ServerConfig(port=0, key_digests=(key_digest("a"), key_digest("b")))
+        return ServerConfig(port=0, keys=(Key.of("a"), Key.of("b")))
 
     def test_responses_are_their_tenants_own(self, create, client):
         kept = create(key="a").json()

@@ -11,7 +11,8 @@ from octavo.cli.main import main
 from octavo.cli.readings import Reading, percentile, rate
 from octavo.cli.times import seconds
 from octavo.cli.top import View, bar, sparks
-from octavo.server.config import ServerConfig, key_digest
+from octavo.server.config import ServerConfig
+from octavo.server.keys import Key
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_mistakes_are_one_line(told, words, said):
 class TestWithAKey:
     @pytest.fixture
     def config(self):
-        return ServerConfig(port=0, key_digests=(key_digest("secret"),))
+        return ServerConfig(port=0, keys=(Key.of("secret"),))
 
     def test_the_key_comes_from_the_environment(self, live, told, monkeypatch):
         name = ask(live, authorization="Bearer secret")

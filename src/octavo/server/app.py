@@ -45,7 +45,6 @@ from octavo.server.fleet import FleetConfig
 from octavo.server.guard import Guard
 from octavo.server.insight import Insight
 from octavo.server.logbook import LogFormat, logbook
-from octavo.server.metrics import Alias
 from octavo.server.models import ALIAS, Models
 from octavo.server.observer import Observer, Watch
 from octavo.server.ollama import listing
@@ -203,45 +202,26 @@ def _say(line: str) -> None:
 def serve(
     engines: Sequence[EngineConfig],
     *,
-    host: str = "127.0.0.1",
-    port: int = 8737,
-    api_key_file: str | None = None,
-    insecure_no_auth: bool = False,
-    allowed_host: Sequence[str] = (),
-    admin_socket: str | None = None,
-    max_queued_requests: int | None = None,
-    max_queued_tokens: int | None = None,
-    max_key_requests: int | None = None,
-    keep_prompts: bool = False,
-    metrics_alias: Alias | None = None,
+    fleet: FleetConfig,
     log_format: LogFormat = "text",
     otel: bool = False,
-    fleet: FleetConfig,
+    allowed_host: Sequence[str] = (),
+    max_queued_requests: int | None = None,
     progress: ProgressHook = no_progress,
     loaded: Callable[[ModelInfo], None] | None = None,
     announce: Announce = _say,
+    **options: Any,
 ) -> int:
     """`octavo serve`: listens, loads the first model into a child process, serves until a signal; the exit code.
 
     While it loads, health and listings are answered and all work is refused with 503. What can be refused is refused
     before the load: the address without a key, the port that is taken, a model that has
-    no room. max_queued_requests: by default four times what all models run at once, and 64 at least.
-    Raises ConfigError, ResourceError, and what stopped the engine.
+    no room. max_queued_requests: by default four times what all models run at once, and 64 at least. options: those of
+    ServerConfig.of. Raises ConfigError, ResourceError, and what stopped the engine.
     """
-    config = ServerConfig.of(
-        host=host,
-        port=port,
-        api_key_file=api_key_file,
-        insecure_no_auth=insecure_no_auth,
-        allowed_hosts=allowed_host,
-        max_queued_requests=max_queued_requests or max(64, 4 * sum(engine.max_num_seqs for engine in engines)),
-        max_queued_tokens=max_queued_tokens,
-        max_key_requests=max_key_requests,
-        admin_socket=admin_socket,
-        keep_prompts=keep_prompts,
-        metrics_alias=metrics_alias,
-        environ=os.environ,
-    )
+    at_most = max(64, 4 * sum(engine.max_num_seqs for engine in engines))
+    queued = at_most if max_queued_requests is None else max_queued_requests
+    config = ServerConfig.of(allowed_hosts=allowed_host, max_queued_requests=queued, environ=os.environ, **options)
     with ExitStack() as life:
         life.enter_context(logbook(log_format))
         listener, traced = life.enter_context(bind(config)), life.enter_context(spans(otel))

@@ -127,6 +127,7 @@ class Call:
             for task in tasks:
                 task.cancel()
         self.ticket.begun()
+        self.ticket.spent(sum(len(output.prompt_token_ids) for output in outputs))
         return outputs
 
 
@@ -198,13 +199,15 @@ class Outputs:
 
     async def deltas(self) -> AsyncGenerator[tuple[Choice, StreamDelta], None]:
         """What is new and of which choice, which has it already. Raises EngineError."""
+        ticket = self._generation.call.ticket
         async with aclosing(merged(self._streams)) as deltas:
             async for place, delta in deltas:
                 if delta.finish_reason == "error":
                     raise EngineError(f"the engine failed: {delta.stop_reason or 'see the log'}")
                 if delta.finish_reason == "abort":
                     raise EngineError("the request was aborted by the server", code="aborted")
-                self._generation.call.ticket.begun()
+                ticket.begun()
+                ticket.spent(len(delta.token_ids))
                 choice = self.choices[place * self._n + delta.index]
                 choice.add(delta)
                 yield choice, delta

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from octavo.errors import ConfigError, MissingFileError
+from octavo.errors import ConfigError
+from octavo.server.keys import NO_LIMITS, Key, KeyLimits, owner_of, read_keys
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
@@ -20,13 +19,15 @@ class ServerConfig:
     """Sizes in bytes, times in seconds. allowed_hosts: names that a Host header may carry, empty for any.
 
     max_queued_requests, max_queued_tokens: sequences and prompt tokens that may wait for their first output; without
-    the second, what is computed in queue_seconds as measured. max_key_requests: requests that a key may have open.
-    keep_prompts: what is known of a request holds its prompt. metrics_alias: further names of the metrics.
+    the second, what is computed in backlog_seconds as measured. key_limits: of every key, where it has none of its own.
+    wrong_keys_per_minute: of one address, 0 for any number. queue_, first_token_, request_timeout: until a prompt is
+    begun, its first output is there, its request has ended; None for no bound. keep_prompts: what is known of a request
+    holds its prompt. metrics_alias: further names of the metrics.
     """
 
     host: str = "127.0.0.1"
     port: int = 8737
-    key_digests: tuple[bytes, ...] = ()
+    keys: tuple[Key, ...] = ()
     allowed_hosts: tuple[str, ...] = LOOPBACK_NAMES
     max_body: int = 8 << 20
     max_header_bytes: int = 16 << 10
@@ -38,8 +39,12 @@ class ServerConfig:
     drain_seconds: float = 30.0
     max_queued_requests: int = 256
     max_queued_tokens: int | None = None
-    queue_seconds: float = 60.0
-    max_key_requests: int | None = None
+    backlog_seconds: float = 60.0
+    key_limits: KeyLimits = NO_LIMITS
+    wrong_keys_per_minute: int = 20
+    queue_timeout: float | None = None
+    first_token_timeout: float | None = None
+    request_timeout: float | None = None
     keep_prompts: bool = False
     metrics_alias: Literal["vllm"] | None = None
     admin_socket: str | None = None
@@ -53,62 +58,59 @@ class ServerConfig:
         api_key_file: str | None = None,
         insecure_no_auth: bool = False,
         allowed_hosts: Sequence[str] = (),
-        max_queued_requests: int = 256,
-        max_queued_tokens: int | None = None,
         max_key_requests: int | None = None,
-        keep_prompts: bool = False,
-        metrics_alias: Literal["vllm"] | None = None,
-        admin_socket: str | None = None,
+        max_key_queued_tokens: int | None = None,
+        key_requests_per_minute: int | None = None,
+        key_tokens_per_minute: int | None = None,
         environ: Mapping[str, str],
+        **more: Any,
     ) -> ServerConfig:
         """Keys come from a file and from OCTAVO_API_KEY, never from arguments that `ps` shows.
 
-        allowed_hosts: names beside those of this machine; without any, an address beyond loopback takes all. Raises
-        ConfigError for an address beyond loopback without a key.
+        allowed_hosts: names beside those of this machine; without any, an address beyond loopback takes all. more:
+        fields as they are. Raises ConfigError for an address beyond loopback without a key.
         """
-        digests = tuple(key_digest(key) for key in _keys(api_key_file, environ))
+        keys = read_keys(api_key_file, environ)
         local = _is_loopback(host)
         names = (*LOOPBACK_NAMES, *(name.lower() for name in allowed_hosts)) if local or allowed_hosts else ()
-        if not local and not digests and not insecure_no_auth:
+        if not local and not keys and not insecure_no_auth:
             raise ConfigError(
                 f"{host} can be reached from other machines: give OCTAVO_API_KEY or --api-key-file, "
                 "or say --insecure-no-auth",
                 code="key_required",
             )
-        if not 0 <= port <= 65535:
-            raise ConfigError(f"port {port} is not in [0, 65535]")
-        given = {
-            "max_queued_requests": max_queued_requests,
-            "max_queued_tokens": max_queued_tokens,
-            "max_key_requests": max_key_requests,
-        }
-        for name, value in given.items():
+        limits = KeyLimits(
+            max_requests=max_key_requests,
+            max_queued_tokens=max_key_queued_tokens,
+            requests_per_minute=key_requests_per_minute,
+            tokens_per_minute=key_tokens_per_minute,
+        )
+        return cls(host=host, port=port, keys=keys, allowed_hosts=names, key_limits=limits, **more).checked()
+
+    def checked(self) -> ServerConfig:
+        """Raises ConfigError."""
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port {self.port} is not in [0, 65535]")
+        for name in ("max_queued_requests", "max_queued_tokens"):
+            value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, not {value}", param=name)
-        return cls(
-            host=host,
-            port=port,
-            key_digests=digests,
-            allowed_hosts=names,
-            max_queued_requests=max_queued_requests,
-            max_queued_tokens=max_queued_tokens,
-            max_key_requests=max_key_requests,
-            keep_prompts=keep_prompts,
-            metrics_alias=metrics_alias,
-            admin_socket=admin_socket,
-        )
+        if self.wrong_keys_per_minute < 0:
+            raise ConfigError(f"wrong_keys_per_minute is 0 or more, not {self.wrong_keys_per_minute}")
+        for name in ("queue_timeout", "first_token_timeout", "request_timeout"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name} must be above 0, not {value:g}", param=name)
+        self.key_limits.checked("of a key: ")
+        return self
 
     def tenant(self, key: str) -> str | None:
         """Name of the key's owner; "" where no key is needed, None for a key that is wrong. Constant time per key."""
-        if not self.key_digests:
-            return ""
-        given = key_digest(key)
-        equal = [hmac.compare_digest(given, known) for known in self.key_digests]
-        return given.hex()[:16] if any(equal) else None
+        return owner_of(key, self.keys) if self.keys else ""
 
-
-def key_digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+    def limits(self, tenant: str) -> KeyLimits:
+        own = (key.limits for key in self.keys if key.owner == tenant)
+        return next(own, NO_LIMITS).over(self.key_limits)
 
 
 def _is_loopback(host: str) -> bool:
@@ -116,19 +118,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _keys(file: str | None, environ: Mapping[str, str]) -> list[str]:
-    keys = [environ["OCTAVO_API_KEY"].strip()] if environ.get("OCTAVO_API_KEY", "").strip() else []
-    if file is None:
-        return keys
-    try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise MissingFileError(f"{file}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: not UTF-8 (offset {error.start})") from None
-    found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-    if not found:
-        raise ConfigError(f"{file}: no key in it")
-    return keys + found

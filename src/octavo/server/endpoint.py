@@ -13,6 +13,7 @@ from octavo.errors import OctavoError
 from octavo.server.admission import Admission, Ticket
 from octavo.server.call import Call
 from octavo.server.config import ServerConfig
+from octavo.server.deadlines import Deadlines
 from octavo.server.exchange import Exchange
 from octavo.server.models import ALIAS, Models
 from octavo.server.observer import Observer
@@ -64,7 +65,8 @@ class Endpoint:
             except OctavoError as error:
                 await exchange.fail(error)
                 return
-            await exchange.until_gone(self._bound(exchange, body, ticket))
+            with Deadlines(self.service.config, exchange, ticket):
+                await exchange.until_gone(self._bound(exchange, body, ticket))
 
     async def _bound(self, exchange: Exchange, body: Mapping[str, Any], ticket: Ticket) -> None:
         async with self.service.models.use(self.model_name(body)) as llm:

@@ -98,7 +98,7 @@ class ResponseEndpoint(Endpoint):
         if not turn.shelf.put(kept):
             raise RequestError("background: the input is larger than what can be kept", param="background")
         try:
-            ticket = self.service.admission.arrive(exchange.tenant)  # of its own: it outlives this request
+            ticket = self.service.admission.arrive(exchange.tenant, goes_on=True)  # outlives this request's own
         except HttpError:
             turn.shelf.drop(kept.response["id"])
             raise
