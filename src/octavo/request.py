@@ -11,6 +11,7 @@ dataclass. Who fills a field stands beside it. `index` is a token's place in its
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -28,6 +29,7 @@ MAX_BAD_WORDS, MAX_BAD_LENGTH = 1024, 256  # each is looked at in every step, wh
 
 MAX_DRAFTS = 1024  # that a request may allow itself; drafters have far fewer
 MAX_STRUCTURE, MAX_FORM = 256 << 10, 1 << 20  # characters of a source
+_TOKEN_ID = re.compile("-?[0-9]{1,10}")  # as a key of JSON; int() takes more scripts than one
 
 # (the tokens of the prompt and of the output, the logits of what comes next: numpy float32 [V], to be changed in place)
 LogitsProcessor = Callable[[Sequence[int], Any], None]
@@ -150,6 +152,8 @@ def _bias(bias: Mapping[int, float] | None) -> dict[int, float]:
     try:
         if any(isinstance(token, (bool, float)) for token in bias or ()):
             raise TypeError
+        if any(isinstance(token, str) and _TOKEN_ID.fullmatch(token) is None for token in bias or ()):
+            raise ValueError
         return {int(token): float(value) for token, value in (bias or {}).items()}
     except (TypeError, ValueError, AttributeError):
         raise RequestError("logit_bias maps token ids to numbers", param="logit_bias") from None

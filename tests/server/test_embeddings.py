@@ -7,6 +7,10 @@ import struct
 
 import openai
 import pytest
+from starlette.testclient import TestClient
+
+from octavo.server.app import create_app
+from octavo.server.config import ServerConfig
 
 
 @pytest.fixture
@@ -86,3 +90,23 @@ def test_a_model_that_generates_does_not_embed(embed, llm):
     llm.info = dataclasses.replace(llm.info, task="generate", step_tokens=0)
     llm._reader._info = llm.info
     assert embed().status_code == 400
+
+
+def test_a_request_is_listed(client, embed, llm):
+    """One line for all its inputs; what was refused has none."""
+    assert embed(input=["Hi"] * 40).status_code == 200
+    assert embed(input=[["x"]]).status_code == embed(input=[10**6]).status_code == 400
+    (shown,) = client.get("/v1/requests").json()["data"]
+    assert (shown["state"], shown["route"], shown["finish_reason"]) == ("ended", "/v1/embeddings", None)
+    assert shown["prompt_tokens"] == shown["computed_tokens"] == sum(len(call["prompt"]) for call in llm.calls) > 40
+    whole = client.get(f"/v1/requests/{shown['id']}").json()
+    assert whole["sampling"] is whole["structure"] is None and len(whole["choices"]) == 1
+
+
+def test_no_bound_on_a_prompt_in_the_queue(llm):
+    """Of an embedding nobody can tell when it was begun."""
+    llm.pause = 0.1
+    client = TestClient(create_app(llm, ServerConfig(queue_timeout=0.01)), base_url="http://127.0.0.1")
+    assert client.post("/v1/embeddings", json={"model": "toy/model", "input": "Hi"}).status_code == 200
+    late = TestClient(create_app(llm, ServerConfig(first_token_timeout=0.01)), base_url="http://127.0.0.1")
+    assert late.post("/v1/embeddings", json={"model": "toy/model", "input": "Hi"}).status_code == 504

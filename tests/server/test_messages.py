@@ -320,3 +320,13 @@ def test_every_field_is_documented():
     fields = [field.encode_name for field in msgspec.structs.fields(MessagesRequest)]
     for name in [*fields, *(name for name in ACCEPTED if name != "container")]:
         assert f"`{name}`" in section, name
+
+
+def test_an_empty_turn(send, llm):
+    """Of the user: nothing would be asked. An answer may have been empty, and comes back with the history."""
+    for role in ("user", "system"):
+        refused = send(messages=[*HI, {"role": "assistant", "content": "a"}, {"role": role, "content": []}])
+        assert refused.status_code == 400 and "messages[2].content is empty" in refused.json()["error"]["message"]
+    assert send(messages=[*HI, {"role": "assistant", "content": []}, *HI]).status_code == 200
+    said = llm.tokenizer.decode(llm.calls[-1]["prompt"], skip_special=False)
+    assert said.count("<|im_start|>") == 4 and "None" not in said and "[]" not in said

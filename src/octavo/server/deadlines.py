@@ -49,7 +49,8 @@ class Deadlines:
         """In the engine: neither its model's load nor its template count. An embedding says nothing of its prompt."""
         state: dict[str, Any] = self._exchange.scope["state"]
         record: Record = state["record"]
-        if not self._ticket.waits or any(course.computed for course in record.courses):
+        embeds = record.prompts and record.asked is None
+        if embeds or not self._ticket.waits or any(course.computed for course in record.courses):
             return
         now = time.monotonic()
         waited = now - min((course.begun for course in record.courses), default=now)

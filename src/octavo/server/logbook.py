@@ -84,7 +84,7 @@ def _spelled(request: dict[str, Any]) -> str:
             said += f", first after {request['first_token_seconds']:.3f} s"
         if request["tokens_per_second"] is not None:
             said += f", {request['tokens_per_second']:.1f}/s"
-        said += f", {request['finish_reason']}"
+        said += f", {request['finish_reason'] or 'embedded'}"
     return f"{said}  {request['id']}"
 
 

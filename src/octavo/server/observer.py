@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from octavo.engine.course import Course
 from octavo.engine.outputs import EmbeddingOutput, StreamDelta
 from octavo.engine.port import EngineStats, ModelInfo
-from octavo.errors import OctavoError
+from octavo.errors import OctavoError, RequestError
 from octavo.request import SamplingParams, Structure
 from octavo.server import logbook
 from octavo.server.exchange import headers_of
@@ -162,9 +162,20 @@ class Observed:
     async def embed(
         self, prompt: str | Sequence[int], *, request_id: str | None = None, tenant: str = ""
     ) -> EmbeddingOutput:
-        output = await self._llm.embed(prompt, request_id=request_id, tenant=tenant)
+        if not self._record.prompts:  # one for all its inputs, of which there may be thousands
+            self._records.prompted(self._record, Prompted(None, [Course.begin(0, 0, 0)]))
+        (course,) = self._record.prompts[0].courses
+        try:
+            output = await self._llm.embed(prompt, request_id=request_id, tenant=tenant)
+        except RequestError:
+            if not course.computed:  # it was refused
+                self._record.prompts = []
+            raise
+        ids = output.prompt_token_ids
+        course.prompt_tokens += len(ids)
+        course.computed += len(ids)
         self._tally.outcomes["embedding"] += 1
-        self._tally.prompt_tokens.add(len(output.prompt_token_ids))
+        self._tally.prompt_tokens.add(len(ids))
         return output
 
     def stats(self) -> EngineStats:

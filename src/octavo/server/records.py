@@ -27,9 +27,9 @@ _ALWAYS = ("temperature", "top_p", "max_tokens", "seed")
 @dataclass(slots=True, eq=False)
 class Prompted:
     """One prompt in the engine: its parameters and the course of each of its outputs. ids, tokenizer: where prompts
-    are kept."""
+    are kept. Without parameters: all that a request embeds, with one course that has no end of its own."""
 
-    params: SamplingParams
+    params: SamplingParams | None
     courses: list[Course] = field(default_factory=list)
     ids: array[int] | None = None
     tokenizer: Tokenizer | None = None
@@ -55,6 +55,11 @@ class Record:
     def courses(self) -> Iterator[Course]:
         for prompted in self.prompts:
             yield from prompted.courses
+
+    @property
+    def asked(self) -> SamplingParams | None:
+        """None before its first prompt, and for embeddings."""
+        return self.prompts[-1].params if self.prompts else None
 
     @property
     def seconds(self) -> float:
@@ -122,7 +127,7 @@ def described(record: Record) -> dict[str, Any]:
     """All that is known of one request."""
     return summary(record) | {
         "prepare_seconds": min((course.begun for course in record.courses), default=record.arrived) - record.arrived,
-        "sampling": _sampling(record.prompts[-1].params) if record.prompts else None,
+        "sampling": None if record.asked is None else _sampling(record.asked),
         "structure": _structure(record),
         "choices": [_choice(course) for course in record.courses],
         "prompts": [_text(prompted) for prompted in record.prompts],
@@ -135,7 +140,7 @@ def _first(prompted: Prompted, name: str) -> int:
 
 def _state(record: Record, courses: list[Course]) -> str:
     """Of what goes on in the engine, the furthest."""
-    if record.ended and all(course.finish_reason for course in courses):
+    if record.ended and (record.asked is None or all(course.finish_reason for course in courses)):
         return "ended"
     if any(course.first for course in courses):
         return "decode"
@@ -177,9 +182,9 @@ def _sampling(params: SamplingParams) -> dict[str, Any]:
 
 
 def _structure(record: Record) -> dict[str, Any] | None:
-    structure = record.prompts[-1].params.structure if record.prompts else None
-    if structure is None:
+    if record.asked is None or record.asked.structure is None:
         return None
+    structure = record.asked.structure
     return {
         "kind": structure.kind,
         "characters": len(structure.source),

@@ -58,6 +58,8 @@ def _messages(asked: CountRequest) -> list[dict[str, Any]]:
     for place, message in enumerate(asked.messages):
         where = f"messages[{place}]"
         blocks = [TextBlock(message.content)] if isinstance(message.content, str) else message.content
+        if not blocks and message.role != "assistant":  # an answer may have been empty, and comes back so
+            raise RequestError(f"{where}.content is empty", param=f"{where}.content")
         if message.role == "assistant":
             written.append(_turn(blocks, where))
         else:

@@ -225,6 +225,6 @@ def _number(query: Mapping[str, str], name: str, default: int, most: int) -> int
     given = query.get(name)
     if given is None:
         return default
-    if not given.isdecimal() or len(given) > 10 or int(given) > most:
+    if not (given.isascii() and given.isdecimal()) or len(given) > 10 or int(given) > most:
         raise RequestError(f"{name} is a number up to {most}, not {given[:64]!r}", param=name)
     return int(given)
