@@ -16,6 +16,19 @@ from octavo.train.vocabulary import DraftVocabulary
 
 WIDTH, SIZE = CONFIG["hidden_size"], CONFIG["vocab_size"]
 KEPT = 64
+NORMS = "input_layernorm", "post_attention_layernorm"
+
+
+def layer(eaten):
+    """Matrices of a decoder layer whose projections eat so many columns."""
+    heads, kv, inner = (CONFIG[name] for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"))
+    size = CONFIG["head_dim"]
+    attention = {"q_proj": (heads * size, eaten), "k_proj": (kv * size, eaten), "v_proj": (kv * size, eaten)}
+    mlp = {"gate_proj": (inner, WIDTH), "up_proj": (inner, WIDTH), "down_proj": (WIDTH, inner)}
+    named = {f"self_attn.{name}": shape for name, shape in (attention | {"o_proj": (WIDTH, heads * size)}).items()}
+    return named | {f"mlp.{name}": shape for name, shape in mlp.items()}
+
+
 LAYOUTS = {
     "medusa": {
         **{f"{k}.0.linear.weight": (WIDTH, WIDTH) for k in range(4)},
@@ -28,10 +41,28 @@ LAYOUTS = {
         **{f"lm_head.{n}.linear.bias": (2 * WIDTH,) for n in range(2)},
         "lm_head.2.weight": (KEPT, 2 * WIDTH),
     },
+    "eagle3": {
+        "fc.weight": (WIDTH, 3 * WIDTH),
+        **{f"midlayer.{name}.weight": (WIDTH,) for name in ("hidden_norm", *NORMS)},
+        **{f"midlayer.{name}.weight": shape for name, shape in layer(2 * WIDTH).items()},
+        "norm.weight": (WIDTH,),
+        "lm_head.weight": (KEPT, WIDTH),
+    },
+    "mtp": {
+        **{f"model.layers.2.{name}.weight": (WIDTH,) for name in ("enorm", "hnorm", "shared_head.norm", *NORMS)},
+        **{f"model.layers.2.{name}.weight": shape for name, shape in layer(WIDTH).items()},
+        "model.layers.2.eh_proj.weight": (WIDTH, 2 * WIDTH),
+        "model.layers.2.shared_head.head.weight": (KEPT, WIDTH),
+    },
 }
 STATED = {
     "medusa": {"architectures": ["MedusaModel"], "medusa_num_heads": 4, "medusa_num_layers": 1},
     "recurrent": {"architectures": ["ReDrafterModel"], "rnn": True, "num_draft_layers": 2, "beam_length": 5},
+    "eagle3": {
+        **{"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "head_dim": CONFIG["head_dim"]},
+        **{"eagle_aux_hidden_state_layer_ids": [1, 1, 0], "rope_theta": CONFIG["rope_theta"]},
+    },
+    "mtp": {"architectures": ["MTPModel"], "num_nextn_predict_layers": 1, "num_hidden_layers": 2},
 }
 
 

@@ -57,6 +57,10 @@ class Batch:
         rows = self.rows[:, : self.rows.shape[1] - step]
         return values[:, step:][rows]
 
+    def moved(self, values: torch.Tensor, step: int) -> torch.Tensor:
+        """[B, L, ...]: of every row t, what stands at t + step; zeros beyond the end."""
+        return torch.cat((values[:, step:], torch.zeros_like(values[:, :step])), 1)
+
 
 class Head(torch.nn.Module, ABC):
     """A draft head of one kind. The model's embedding and head are not trained and are no parameters."""

@@ -11,11 +11,13 @@ import torch
 from octavo.errors import MissingFileError, UsageError
 from octavo.load.plot import COLOURS, Chart, linear, sheet
 from octavo.train import Progress, tensors
+from octavo.train.eagle3 import Eagle3
 from octavo.train.evaluation import acceptance
 from octavo.train.features import Features, prepared
 from octavo.train.head import Batch, Head
 from octavo.train.loop import PROGRESS, Course
 from octavo.train.medusa import Medusa
+from octavo.train.mtp import MTPHead
 from octavo.train.order import Acceptance, HeadOrder, HeadReport
 from octavo.train.recurrent import Recurrent
 from octavo.train.target import Target
@@ -25,6 +27,8 @@ from octavo.weights.fetch import resolve
 HEADS: Mapping[str, Callable[[Target, DraftVocabulary, int, int], Head]] = {
     "medusa": Medusa,
     "recurrent": Recurrent,
+    "eagle3": Eagle3,
+    "mtp": MTPHead,
 }
 TAPPED = ("eagle3",)
 HELD_OUT = 20  # one sequence in so many

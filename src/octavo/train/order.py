@@ -24,6 +24,8 @@ class Kind:
 KINDS: Mapping[str, Kind] = {
     "medusa": Kind(4, 1e-3, 0.8, "a head for each of the next tokens, all from one hidden state"),
     "recurrent": Kind(5, 1e-3, 0.8, "a state that goes on by drafted tokens, beside one hidden state"),
+    "eagle3": Kind(5, 5e-4, 0.8, "one decoder layer over three states of the model and the next token"),
+    "mtp": Kind(3, 5e-4, 0.8, "one decoder layer behind the model's last, as DeepSeek's"),
 }
 LOSSES: Mapping[str, str] = {
     "soft": "cross-entropy with the model's distribution over the draft vocabulary",

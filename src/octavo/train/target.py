@@ -86,6 +86,15 @@ class Target:
         """[V, D]"""
         return self._weights[next(op.weights[0] for op in self._tail if op.kind == "linear")]
 
+    @property
+    def final_norm(self) -> torch.Tensor:
+        """[D], what the norm before the head multiplies with; ones where there is none."""
+        norm = next((op for op in self._tail if op.kind == "norm"), None)
+        if norm is None:
+            return torch.ones(self.hidden_size)
+        weight = self._weights[norm.weights[0]]
+        return 1 + weight if norm.attrs["order"] == "gemma" else weight
+
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
         """[n, D] that the head eats, of the last residual stream."""
         for op in self._tail:
