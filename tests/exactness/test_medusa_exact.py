@@ -1,11 +1,13 @@
 """Medusa heads change no bit of what the model says, whatever runs beside it, and bring it there in fewer steps."""
 
 import pytest
+from tiny_model import CONFIG, VOCAB, write_model
 
 from exactness import heads
-from exactness.harness import House
+from exactness.harness import House, check, request
 from exactness.models import write_odd
 from octavo.drafters.medusa import MedusaDrafter
+from octavo.request import Structure
 
 SHAPES = {"tree": {}, "chain": {"medusa_accuracies": [[0.9], [0.8], [0.7]]}}
 
@@ -50,3 +52,35 @@ def test_alone_it_takes_fewer_steps(model, plain, folder):
         steps += alone.stats["steps"]
     assert steps < 0.8 * sum(map(len, run.outputs.values()))
     house.close()
+
+
+def test_masks_hold_for_drafts_too(tmp_path):
+    """Outputs that have a form, from a model with a tokenizer: heads fitted to what it says under their masks."""
+    model = str(tmp_path)
+    write_model(tmp_path)
+    forms = Structure("regex", "[a-e ]{30}"), Structure("choice", '["the answer is yes", "another answer"]')
+
+    def bound():
+        lengths = enumerate((5, 17, 32, 40, 63, 9))
+        made = [
+            request(
+                f"m{i}", [20 + i] * n, tokens=24, temperature=i % 3 / 2, seed=i, structure=forms[i % 5 == 4], logprobs=1
+            )
+            for i, n in lengths
+        ]
+        for each in made:
+            each.eos_ids = (CONFIG["eos_token_id"],)
+        return made
+
+    recorder = heads.Recorder()
+    house = House(model, drafter=recorder, threads=1)
+    plain = house.run(bound())
+    scores = heads.logprobs(house)
+    house.close()
+    folder = heads.write_medusa(tmp_path / "head", plain.outputs, recorder.states, VOCAB)
+    drafter = heads.Watched(heads.open_head(MedusaDrafter, folder, model))
+    house = House(model, drafter=drafter, threads=1)
+    check(house.run(bound()), plain)
+    assert heads.logprobs(house) == scores
+    house.close()
+    assert drafter.deep >= 10 and drafter.aside >= 1

@@ -157,6 +157,28 @@ def test_drafts_leave_no_trace(structures, tokenizer, data):
         assert np.array_equal(ahead, plain.mask())
 
 
+def test_drafts_beyond_the_vocabulary_are_drafts_that_may_not_come(structures, tokenizer):
+    """Models have more rows than their tokenizers tokens."""
+    matcher, plain = structures.matcher(schema(PERSON)), structures.matcher(schema(PERSON))
+    (token, *_) = allowed(plain.mask(), tokenizer.size)
+    for drafts in ([tokenizer.size], [token, tokenizer.size + 5], [tokenizer.size, token]):
+        assert matcher.mask(drafts) is None
+        assert np.array_equal(matcher.mask(), plain.mask())
+
+
+def test_a_drafted_end_is_an_end(structures, tokenizer):
+    """What may come behind it is what may come once it was sampled, for requests that go on over it."""
+    end = tokenizer.eos_ids[0]
+    done = structures.matcher(Structure("choice", '["yes", "no"]'))
+    done.accept(tokenizer.encode("yes"))
+    behind = done.copy()
+    behind.accept([end])
+    assert np.array_equal(done.mask([end]), behind.mask())
+    assert np.array_equal(done.mask([end, end]), behind.mask([end]))
+    assert done.mask([*tokenizer.encode("y"), end]) is None
+    assert allowed(done.mask(), tokenizer.size) == [*tokenizer.eos_ids]
+
+
 def test_a_token_that_may_not_come_is_an_error(structures, tokenizer):
     matcher = structures.matcher(schema(PERSON))
     with pytest.raises(EngineError):

@@ -33,19 +33,22 @@ _PLACE = re.compile(r"at \d+\(\d+\): failed to compile JSON schema: ")  # in a g
 class Matcher:
     """Where one output stands in its structure. taken: how many of its tokens the matcher has seen."""
 
-    def __init__(self, matcher: Any, size: int) -> None:
-        """size: of the vocabulary."""
+    def __init__(self, matcher: Any, size: int, ends: Sequence[int]) -> None:
+        """size: of the vocabulary. ends: its tokens that end a text."""
         self._matcher = matcher
         self._size = size
+        self._ends = ends
         self.taken = 0
 
     def copy(self) -> Matcher:
         """Another output that stands where this one does."""
-        return Matcher(self._matcher.deep_copy(), self._size)
+        return Matcher(self._matcher.deep_copy(), self._size, self._ends)
 
     def mask(self, drafts: Sequence[int] = ()) -> Any:
         """uint32 [words of the vocabulary], bit `id & 31` of word `id >> 5` set for every token that may come, after
         `drafts` if those may come; None if they may not. Raises EngineError for a matcher that has failed."""
+        if drafts and max(drafts) >= self._size:  # a row of the model that is no token: the library would fail for good
+            return None
         mask = llguidance.numpy.allocate_token_bitmask(1, self._size)
         taken = self._matcher.try_consume_tokens(list(drafts)) if drafts else 0
         if taken == len(drafts):
@@ -53,7 +56,20 @@ class Matcher:
         if taken and not self._matcher.rollback(taken):
             self._fail()
         self._check()
+        if taken < len(drafts) and drafts[taken] in self._ends:
+            return self._behind_the_end(drafts)
         return mask[0].view(np.uint32) if taken == len(drafts) else None
+
+    def _behind_the_end(self, drafts: Sequence[int]) -> Any:
+        """As `mask`: what is done with may be consumed, but not be tried, and not be taken back."""
+        after = self._matcher.deep_copy()
+        for token in drafts:
+            after.consume_token(token)
+        if after.is_error():
+            return None
+        mask = llguidance.numpy.allocate_token_bitmask(1, self._size)
+        llguidance.numpy.fill_next_token_bitmask(after, mask, 0)
+        return mask[0].view(np.uint32)
 
     def ahead(self) -> Sequence[int]:
         """Tokens of what must be spelled next, as the vocabulary would cut it; others may spell the same."""
@@ -120,7 +136,7 @@ def compile_structure(structure: Structure, tokens: TokenTable) -> Matcher:
     library = llguidance.LLMatcher(tokens.library, grammar, log_level=0, limits=LIMITS)
     if library.is_error():
         raise _refusal(structure, library.get_error())
-    matcher = Matcher(library, tokens.size)
+    matcher = Matcher(library, tokens.size, tokens.ends)
     try:
         for _ in range(2):  # what is too large for the library shows here, not in a step: at times to the second alone
             matcher.copy().mask()
