@@ -1,7 +1,7 @@
 """Draft heads by what their folders say: `head:PATH`.
 
-config.json names the kind in `architectures`, or has the fields that only one kind has. A kind is a file of its own,
-and a line here.
+config.json names the kind in `architectures`; else the kind is that whose field, or tensor, is there: the first EAGLE
+heads are called after their targets. A kind is a file of its own, and a line here.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from octavo.drafters.eagle import EagleDrafter
 from octavo.drafters.folder import HeadFolder
 from octavo.drafters.medusa import MedusaDrafter
 from octavo.drafters.port import Drafter
@@ -16,10 +17,11 @@ from octavo.drafters.recurrent import RecurrentDrafter
 from octavo.drafters.target import Target
 from octavo.errors import ConfigError
 
-# Part of an architecture's name -> (a field that only this kind has, its drafter). The first that fits.
+# Part of an architecture's name -> (a field or tensor that only this kind has, its drafter). The first that fits.
 KINDS: Mapping[str, tuple[str, Callable[[HeadFolder, Target], Drafter]]] = {
     "Medusa": ("medusa_num_heads", MedusaDrafter),
     "ReDrafter": ("rnn", RecurrentDrafter),
+    "Eagle": ("fc.weight", EagleDrafter),
 }
 
 
@@ -27,8 +29,9 @@ def head_drafter(path: str, target: Target) -> Drafter:
     """Raises MissingFileError, PolicyError, BadFileError, ConfigError: one line that names the folder."""
     folder = HeadFolder(Path(path), target)
     name = folder.architecture
-    for part, (field, drafter) in KINDS.items():
-        if part in name or (not name and folder.fields.get(field) is not None):
-            return drafter(folder, target)
+    named = [drafter for part, (_, drafter) in KINDS.items() if part in name]
+    told = [drafter for sign, drafter in KINDS.values() if folder.has(sign) or folder.fields.get(sign) is not None]
+    if named or told:
+        return (named or told)[0](folder, target)
     what = f"architectures {name!r}" if name else "config.json names no architecture, and it"
     raise ConfigError(f"{path}: {what} is none of the draft heads known: {', '.join(KINDS)}", code="unsupported")

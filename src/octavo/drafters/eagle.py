@@ -1,0 +1,193 @@
+"""EAGLE-1, 2 and 3: a decoder layer that goes on from the target's features and proposes trees (arXiv 2401.15077,
+2406.16858, 2503.01840).
+
+Each step the head first goes over what the target has made known (true features, the next token of each), then level by
+level over its own drafts: the likeliest few of a level go on, and the likeliest of all are proposed. What is likely is
+so under the request's own noise (likely.py): where head and target agree on a distribution they agree on the token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp
+
+from octavo.drafters.eagle_files import eagle_shape, spare
+from octavo.drafters.eagle_program import FUSE, HEAD, LOGITS, programs
+from octavo.drafters.eagle_tree import Growth, Spine, proposal, spine
+from octavo.drafters.folder import HeadFolder
+from octavo.drafters.likely import WIDE, in_order, likeliest
+from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal
+from octavo.drafters.target import Target
+from octavo.drafters.tree import TreeWorth
+from octavo.program.ir import Program, Weight
+from octavo.request import Request, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Branching:
+    """depth: levels. width: drafts of a level that go on, and choices after each. nodes: drafts that are proposed.
+    Small, for a processor: a row of the target is far from free."""
+
+    depth: int = 5
+    width: int = 3
+    nodes: int = 10
+
+
+SMALL = Branching()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Of a request: what the head has gone over in this step, where that begins among the rows of g and x, and its row
+    of the logits."""
+
+    spine: Spine
+    begin: int
+    logits: int
+
+    @property
+    def state(self) -> int:
+        """Where the root's x stands."""
+        return self.begin + len(self.spine.tokens) - 1
+
+    def again(self) -> Spine:
+        """From the last entry without a parent on, with rows of g for sources."""
+        known, first = self.spine, len(self.spine.tokens) - len(self.spine.parents) - 1
+        parents = [parent - first for parent in known.parents]
+        sources = list(range(self.begin + first, self.begin + len(known.tokens)))
+        return Spine(known.start + first, known.tokens[first:], sources, parents)
+
+
+class EagleDrafter:
+    """Keeps nothing of a request from step to step but how its drafts fared."""
+
+    hit_backoff = 1  # the entry of a prompt's last token holds the token after it: no hit brings that
+
+    def __init__(
+        self, folder: HeadFolder, target: Target, branching: Branching = SMALL, *, adaptive: bool = True
+    ) -> None:
+        """Raises ConfigError, BadFileError for what is no head of this target. adaptive: what pays (tree.py)."""
+        shape = eagle_shape(folder, target)
+        self.programs: Mapping[str, Program] = programs(shape)
+        self.taps = tuple(dict.fromkeys(shape.taps))
+        self.max_draft = self.tail = max(branching.nodes, branching.depth)
+        self.lookahead = self.max_draft + branching.depth * branching.width
+        folder.join(self.programs.values(), target.program.weights, spare(shape))
+        self._ids = folder.target_ids(shape.draft_vocab, target.model.vocab_size)
+        self._folder = folder
+        self._branching = branching
+        self._limits = target.config.max_num_batched_tokens, target.config.max_logit_rows
+        self._worth = TreeWorth(adaptive=adaptive)
+        self._known: dict[str, _Known] = {}  # of this step
+        self._fused = 0  # rows of g
+
+    def tensor(self, weight: Weight) -> Elsewhere | None:
+        return self._folder.tensor(weight)
+
+    def serves(self, request: Request) -> bool:
+        """Also those that want no drafts: others may hit their blocks."""
+        return not request.whole
+
+    def forget(self, request_id: str) -> None:
+        self._worth.forget(request_id)
+
+    # ---- what the target has made known
+    def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
+        self._known.clear()
+        plans: list[Row] = []
+        sources: list[int] = []
+        logits = 0
+        for row in rows:
+            sampled = bool(row.result.token_ids)
+            if sampled:
+                self._worth.hear(row.request.id, row.row.num_drafts, len(row.result.accepted))
+            known = spine(row)
+            self._known[row.request.id] = _Known(known, len(sources), logits)
+            plans.append(known.row(row.request, logits_from=len(known.tokens) - sampled))
+            sources += known.sources
+            logits += sampled
+        session.run(FUSE, plans, sources)
+        session.run(HEAD, plans, range(len(sources)))
+        self._fused = len(sources)
+
+    # ---- drafts
+    def propose(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[Proposal]:
+        if not self._worth.asks(len(rows), session):
+            return [Proposal()] * len(rows)
+        begun = time.perf_counter()
+        growths = self._growths(session, rows)
+        growing = list(growths.values())
+        self._expand(session, [(one, -1, self._known[one.request.id].logits) for one in growing])
+        for _ in range(1, self._branching.depth):
+            growing = self._level(session, growing)
+        proposals = [self._proposal(growths.get(row.request.id)) for row in rows]
+        self._worth.took(time.perf_counter() - begun)
+        return proposals
+
+    def _growths(self, session: DraftSession, rows: Sequence[DraftRow]) -> dict[str, Growth]:
+        """Where drafts may begin, by request: trees as long as a run has room for them, then chains."""
+        tokens, logits = (most - len(rows) for most in self._limits)
+        growths: dict[str, Growth] = {}
+        for row in rows:
+            request, after = row.request, row.result.token_ids
+            length, known = request.num_tokens + len(after), self._known[request.id]
+            if row.ended or length + 1 >= request.max_total or not request.params.most_drafts:
+                continue
+            behind = length - len(row.result.accepted) - 1  # the end of the row without its drafts
+            limit = max(row.row.start + len(row.row.token_ids), min(behind + self.lookahead, request.max_total - 1))
+            least = self._worth.least(request.id, len(rows), session)
+            growth = Growth(request, known.spine.end - 1, after, limit, least, known.state)
+            again, width = known.again(), self._branching.width
+            rerun = len(again.tokens) + self._branching.depth * width
+            if rerun <= tokens and width <= logits:
+                growth.width, growth.spine = width, again
+            if growth.spine.tokens:
+                tokens, logits = tokens - rerun, logits - width
+            elif known.spine.parents:
+                continue  # accepted drafts that are not in their places: no chain goes on from there
+            growths[request.id] = growth
+        return growths
+
+    def _level(self, session: DraftSession, growing: Sequence[Growth]) -> list[Growth]:
+        """Runs the likeliest of the last level and looks what may follow them: those that go on."""
+        for growth in growing:
+            growth.choose()
+        chosen = [growth for growth in growing if growth.frontier]
+        if not chosen:
+            return []
+        plans: list[Row] = []
+        sources: list[int] = []
+        asked: list[tuple[Growth, int, int]] = []
+        firsts: list[int] = []
+        for growth in chosen:
+            row, fed = growth.rows(self._fused)
+            asked += [(growth, draft, len(asked) + place) for place, draft in enumerate(growth.frontier)]
+            firsts.append(len(sources))
+            plans.append(row)
+            sources += fed
+        session.run(HEAD, plans, sources)
+        for growth, first in zip(chosen, firsts, strict=True):
+            growth.ran(first)
+        self._expand(session, asked)
+        return chosen
+
+    def _expand(self, session: DraftSession, asked: Sequence[tuple[Growth, int, int]]) -> None:
+        """What may follow drafts (-1: the root), each with the row of the logits that say so."""
+        if not asked:
+            return
+        greedy = all(growth.request.params.greedy for growth, _, _ in asked)
+        count = self._branching.width if greedy else WIDE
+        found = likeliest(session.logits(LOGITS), [row for _, _, row in asked], count)
+        for (growth, draft, _), choices in zip(asked, found, strict=True):
+            index = growth.request.num_tokens + len(growth.after) + growth.depth(draft)
+            growth.grow(draft, in_order(choices, growth.request, index, self._ids)[: growth.width])
+
+    def _proposal(self, growth: Growth | None) -> Proposal:
+        if growth is None:
+            return Proposal()
+        most = min(self.max_draft, growth.request.params.most_drafts)
+        tokens, parents, chances = proposal(growth.drafts, most, growth.least)
+        self._worth.proposed(growth.request.id, [exp(chance) for chance in chances])
+        return Proposal(tokens, parents)
