@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from octavo.drafters.pace import Pace
 from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal
+from octavo.drafters.shadow import Shadows, ends
 from octavo.drafters.target import Target
 from octavo.drafters.worth import Worth
 from octavo.errors import ConfigError, UnsupportedError
@@ -26,7 +27,6 @@ from octavo.models.registry import program_for
 from octavo.program.beside import prefixed
 from octavo.program.ir import Program, Weight
 from octavo.request import Request, Row
-from octavo.sampling.sampler import Sampler, SampleRow
 from octavo.types import Vocabulary
 from octavo.weights.match import match
 from octavo.weights.stated import model_config, tokenizer_of
@@ -37,14 +37,12 @@ NAME = "draft"
 
 
 class Course:
-    """One request. shadow: what its drafts are sampled as; None: no token of the drafter's may come. preemptions: when
-    it was admitted. held: tokens whose entries are in the drafter's caches; ran: tokens behind them that were run as
-    drafts, whose entries are right as far as they were accepted."""
+    """One request. preemptions: when it was admitted. held: tokens whose entries are in the drafter's caches; ran:
+    tokens behind them that were run as drafts, whose entries are right as far as they were accepted."""
 
-    __slots__ = ("held", "preemptions", "ran", "shadow")
+    __slots__ = ("held", "preemptions", "ran")
 
-    def __init__(self, shadow: Request | None) -> None:
-        self.shadow = shadow
+    def __init__(self) -> None:
         self.preemptions = -1
         self.held = 0
         self.ran: list[int] = []
@@ -68,7 +66,7 @@ class ModelDrafter:
         self._places = places
         self._logits = program.exports[0]
         self._vocab_size = vocab_size = _rows_of_head(program)
-        self._sampler = Sampler(vocab_size, config.threads or 1)
+        self._shadows = Shadows(vocab_size, config.threads or 1)
         self._worth = Worth(MOST, adaptive=adaptive)
         self._pace = Pace()
         self._longest = longest
@@ -121,7 +119,7 @@ class ModelDrafter:
     def forget(self, request_id: str) -> None:
         self._courses.pop(request_id, None)
         self._worth.forget(request_id)
-        self._sampler.forget(request_id)
+        self._shadows.forget(request_id)
 
     # ---- how many
     def _counts(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[int]:
@@ -134,13 +132,9 @@ class ModelDrafter:
         """Most drafts: there is no place behind the last token but one of the request, no position behind the drafter's
         last, and nothing behind an end."""
         request, known = row.request, _known(row)
-        if self._course(request).shadow is None or self._ends(request, row.result.token_ids[-1]):
+        if not self._shadows.follows(request) or ends(request, row.result.token_ids[-1]):
             return 0
         return max(min(MOST, request.params.most_drafts, request.max_total - 1 - known, self._longest + 1 - known), 0)
-
-    @staticmethod
-    def _ends(request: Request, token: int) -> bool:
-        return token in request.eos_ids and not request.params.ignore_eos
 
     # ---- runs
     def _run(
@@ -151,19 +145,14 @@ class ModelDrafter:
         for pack in self._packs(rows):
             at = time.perf_counter()
             session.run(NAME, pack)
-            sampled: list[SampleRow] = []
-            for row in (row for row in pack if row.sample):
-                shadow, extra = self._courses[row.request_id].shadow, drafts[row.request_id]
-                assert shadow is not None
-                index = row.start + len(row.token_ids)
-                sampled.append(
-                    SampleRow(shadow, len(sampled), index, (*begun[row.request_id].result.token_ids, *extra))
-                )
-            for one, choice in zip(sampled, self._sampler.sample(session.logits(self._logits), sampled), strict=True):
-                if choice.finite:
-                    drafts[one.request.id].append(choice.token_id)
-                    if not self._ends(one.request, choice.token_id):
-                        live.append(one.request.id)
+            names = [row.request_id for row in pack if row.sample]
+            asked = [(place, begun[name], drafts[name]) for place, name in enumerate(names)]
+            tokens = self._shadows.choose(session.logits(self._logits), asked)
+            for name, token in zip(names, tokens, strict=True):
+                if token is not None:
+                    drafts[name].append(token)
+                    if not ends(begun[name].request, token):
+                        live.append(name)
             self._pace.hear(len(pack), time.perf_counter() - at)
         return live
 
@@ -211,7 +200,7 @@ class ModelDrafter:
     def _course(self, request: Request) -> Course:
         course = self._courses.get(request.id)
         if course is None:
-            course = self._courses[request.id] = Course(_shadow(request, self._vocab_size))
+            course = self._courses[request.id] = Course()
         return course
 
 
@@ -252,36 +241,6 @@ def _rows_of_head(program: Program) -> int:
     if not isinstance(width, int):
         raise UnsupportedError(f"{program.name}: logits of no fixed width")
     return width
-
-
-def _shadow(request: Request, vocab_size: int) -> Request | None:
-    """The request as far as the drafter's sampler can follow it: same noise, penalties and truncation; no mask, nothing
-    of ids that the drafter has no logits for, nothing of what is only told."""
-    params = request.params
-    allowed = params.allowed_token_ids
-    if allowed is not None and not (allowed := tuple(token for token in allowed if token < vocab_size)):
-        return None
-    plain = replace(
-        params,
-        logit_bias={token: bias for token, bias in params.logit_bias.items() if token < vocab_size},
-        allowed_token_ids=allowed,
-        stop_token_ids=tuple(token for token in params.stop_token_ids if token < vocab_size),
-        structure=None,
-        thinking_budget=None,
-        logits_processor=None,
-        logprobs=None,
-        prompt_logprobs=None,
-    )
-    shadow = Request(
-        request.id,
-        request.prompt_ids,
-        plain,
-        seed=request.seed,
-        eos_ids=request.eos_ids,
-        bad_word_ids=request.bad_word_ids,
-    )
-    shadow.output_ids = request.output_ids
-    return shadow
 
 
 def _name(row: DraftRow) -> str:

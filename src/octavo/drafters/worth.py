@@ -54,9 +54,10 @@ class Worth:
             chance *= acceptance
         return count
 
-    def chain(self, names: Sequence[str], rows: int, session: DraftSession, runs: Pace) -> list[int]:
+    def chain(self, names: Sequence[str], rows: int, session: DraftSession, runs: Pace, *, made: int = 0) -> list[int]:
         """How many drafts to give each of `names` in a step of `rows` requests, where the i-th of them all together
-        are a run of the drafter: as many as make the most tokens a second. runs: what its runs take."""
+        are a run of the drafter: as many as make the most tokens a second. runs: what its runs take. made: drafts whose
+        runs are made in any case."""
         if not self._adaptive:
             return [self._most] * len(names)
         seconds, row = session.pace(rows)
@@ -67,11 +68,12 @@ class Worth:
         acceptance = [self.acceptance(name) for name in names]
         chances, live = list(acceptance), list(range(len(names)))
         for count in range(1, self._most + 1):
-            price = (row + runs.seconds(len(live))[1]) * tokens / seconds
+            run, more = runs.seconds(len(live)) if count > made else (0.0, 0.0)
+            price = (row + more) * tokens / seconds
             live = [place for place in live if chances[place] > price]
             if not live:
                 break
-            seconds += row * len(live) + runs.seconds(len(live))[0]
+            seconds += row * len(live) + run
             for place in live:
                 tokens += chances[place]
                 counts[place] = count

@@ -12,12 +12,13 @@ index, k keys that it chooses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
 from octavo.model_latent import IndexSpec, LatentSpec
 from octavo.models import layer as parts
+from octavo.models.draft import Module
 from octavo.models.mixture import Mixture
 from octavo.models.rope import frequencies, yarn_mscale
 from octavo.program.builder import Builder
@@ -59,20 +60,58 @@ def program(config: ModelConfig, switches: Switches, max_model_len: int | None =
     inv_freq, factor = frequencies(config.rope, spec.rope_dim, config.max_position, switches.theta, max_model_len)
     x = b.embed("0.x", "token", embedding)
     angles = b.rope_angles("angles", "position", inv_freq=inv_freq, factor=factor)
-    norm = parts.Norm(hidden=config.hidden_size, eps=config.rms_eps)
     chosen: str | None = None
     for layer in range(config.num_layers):
-        h = norm.write(b, layer, "h", x, hf="input_layernorm", gguf="attn_norm", dtype="act")
-        o, chosen = _Layer(b, config, switches, spec, layer).attention(h, angles, chosen)
-        x = b.add(f"{layer}.x1", x, o)
-        h = norm.write(b, layer, "h2", x, hf="post_attention_layernorm", gguf="ffn_norm", dtype="act")
-        x = b.add(f"{layer + 1}.x", x, _mlp(b, config, switches, layer, h))
+        x, chosen = _block(b, config, switches, spec, layer, x, angles, chosen)
     for layer in range(config.num_layers, config.num_layers + config.draft_layers):
         b.spare += [f"model.layers.{layer}.", f"blk.{layer}."]
     rows = b.take("last", x, "logit_row")
     b.linear("logits", b.norm("final", rows, final, eps=config.rms_eps, dtype="act"), head)
     b.export("logits")
     return b.build()
+
+
+def draft_module(config: ModelConfig, switches: Switches, max_model_len: int | None = None) -> Module:
+    """Behind the last layer of the model stands one that drafts, with a mixture and an index if any layer has them."""
+    spec, layer = config.latent, config.num_layers
+    if spec is None or not config.draft_layers:
+        raise ConfigError("no layer that drafts is stated", param="num_nextn_predict_layers")
+    if spec.index is not None:
+        spec = replace(spec, index=replace(spec.index, full=(*spec.index.full, True)))
+    mixed = config.experts
+    if mixed is not None:
+        mixed = replace(mixed, sparse=(*mixed.sparse, any(mixed.sparse)))
+    longer, latent = replace(config, latent=spec, experts=mixed), spec
+    inv_freq, factor = frequencies(config.rope, spec.rope_dim, config.max_position, switches.theta, max_model_len)
+
+    def write(b: Builder, x: str) -> str:
+        angles = b.rope_angles("mtp.angles", "position", inv_freq=inv_freq, factor=factor)
+        return _block(b, longer, switches, latent, layer, x, angles, None)[0]
+
+    def named(hf: str, gguf: str) -> tuple[str, str]:
+        return f"model.layers.{layer}.{hf}.weight", f"blk.{layer}.nextn.{gguf}.weight"
+
+    norms = named("enorm", "enorm"), named("hnorm", "hnorm")
+    return Module("llama", *norms, named("eh_proj", "eh_proj"), named("shared_head.norm", "shared_head_norm"), write)
+
+
+def _block(
+    b: Builder,
+    config: ModelConfig,
+    switches: Switches,
+    spec: LatentSpec,
+    layer: int,
+    x: str,
+    angles: str,
+    chosen: str | None,
+) -> tuple[str, str | None]:
+    """(f32 [T, D] of x [T, D], the keys that were chosen)."""
+    norm = parts.Norm(hidden=config.hidden_size, eps=config.rms_eps)
+    h = norm.write(b, layer, "h", x, hf="input_layernorm", gguf="attn_norm", dtype="act")
+    o, chosen = _Layer(b, config, switches, spec, layer).attention(h, angles, chosen)
+    x = b.add(f"{layer}.x1", x, o)
+    h = norm.write(b, layer, "h2", x, hf="post_attention_layernorm", gguf="ffn_norm", dtype="act")
+    return b.add(f"{layer + 1}.x", x, _mlp(b, config, switches, layer, h)), chosen
 
 
 @dataclass(frozen=True, slots=True)

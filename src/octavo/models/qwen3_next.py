@@ -9,12 +9,13 @@ m key heads of dk of the delta rule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
 from octavo.model_recurrence import RecurrenceSpec
 from octavo.models import layer as parts
+from octavo.models.draft import Module
 from octavo.models.mixture import Mixture
 from octavo.models.rope import frequencies
 from octavo.program import experts, recurrence
@@ -76,6 +77,34 @@ def program(config: ModelConfig, switches: Switches, max_model_len: int | None =
     b.linear("logits", b.norm("final", rows, final, eps=config.rms_eps, order=order, dtype="act"), head)
     b.export("logits")
     return b.build()
+
+
+def draft_module(config: ModelConfig, switches: Switches, max_model_len: int | None = None) -> Module:
+    """A layer of gated attention with a mixture; its tensors stand apart, and in folders alone."""
+    order, layer = _order(config, switches), config.num_layers
+    mixed = config.experts
+    if mixed is not None:
+        mixed = replace(mixed, sparse=(*mixed.sparse, any(mixed.sparse)))
+    longer = replace(config, experts=mixed)
+    inv_freq, factor = frequencies(config.rope, config.head_dim, config.max_position, switches.theta, max_model_len)
+    norm = parts.Norm(hidden=config.hidden_size, eps=config.rms_eps, order=order)
+
+    def write(b: Builder, x: str) -> str:
+        angles = b.rope_angles("mtp.angles", "position", inv_freq=inv_freq, factor=factor)
+        h = norm.write(b, layer, "h", x, hf="input_layernorm", gguf="attn_norm", dtype="act")
+        x = b.add(f"{layer}.x1", x, _attention(b, longer, switches, layer, h, angles, 2 * len(inv_freq)))
+        h = norm.write(b, layer, "h2", x, hf="post_attention_layernorm", gguf="post_attention_norm", dtype="act")
+        x = b.add(f"{layer + 1}.x", x, _mlp(b, longer, switches, layer, h))
+        for name, weight in b.weights.items():
+            moved = weight.sources["hf"].replace(f"model.layers.{layer}.", "mtp.layers.0.")
+            b.weights[name] = replace(weight, sources={**weight.sources, "hf": moved})
+        return x
+
+    def named(hf: str) -> tuple[str, str]:
+        return f"mtp.{hf}.weight", ""
+
+    norms = named("pre_fc_norm_embedding"), named("pre_fc_norm_hidden")
+    return Module(order, *norms, named("fc"), named("norm"), write)
 
 
 def _order(config: ModelConfig, switches: Switches) -> str:

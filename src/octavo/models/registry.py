@@ -9,26 +9,31 @@ from typing import Any
 from octavo.errors import ConfigError
 from octavo.model_config import ModelConfig
 from octavo.models import bert, deepseek, gemma, gpt2, gpt_oss, llama, mixtral, qwen3_next
+from octavo.models.draft import Module
 from octavo.program.ir import Program
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One member of a family. write: (config, switches, max_model_len) -> plain program; switches: its family's.
-    experts, recurrence: whether its checkpoints may hold mixtures of experts, and layers of recurrent state."""
+    experts, recurrence: whether its checkpoints may hold mixtures of experts, and layers of recurrent state. draft: the
+    module that drafts, where there is one: the same arguments."""
 
     title: str
     write: Callable[[ModelConfig, Any, int | None], Program]
     switches: Any
     experts: bool = False
     recurrence: bool = False
+    draft: Callable[[ModelConfig, Any, int | None], Module] | None = None
 
 
 _LLAMA = Row("Llama", llama.program, llama.Switches(gguf_interleaved=True))
 _MISTRAL = Row("Mistral", llama.program, llama.Switches(qkv_bias=False, o_bias=False, window=4096))
 _QWEN2 = Row("Qwen2", llama.program, llama.Switches(qkv_bias=True, o_bias=False))
 _QWEN3 = Row("Qwen3", llama.program, llama.Switches(qk_norm="head"))
-_QWEN3_NEXT = Row("Qwen3-Next", qwen3_next.program, qwen3_next.Switches(), experts=True, recurrence=True)
+_QWEN3_NEXT = Row(
+    "Qwen3-Next", qwen3_next.program, qwen3_next.Switches(), True, recurrence=True, draft=qwen3_next.draft_module
+)
 _SMOLLM3 = Row(
     "SmolLM3", llama.program, llama.Switches(tied=True, theta=2e6, no_rope_interval=4, gguf_interleaved=True)
 )
@@ -75,9 +80,9 @@ _QWEN3_MOE_FILE = replace(_QWEN3_MOE, switches=replace(_QWEN3_MOE.switches, norm
 _BERT = Row("BERT", bert.program, bert.Switches())
 _GPT2 = Row("GPT-2", gpt2.program, gpt2.Switches())
 _GPT_OSS = Row("gpt-oss", gpt_oss.program, gpt_oss.Switches(), experts=True)
-_DEEPSEEK_V2 = Row("DeepSeek-V2", deepseek.program, deepseek.Switches(), experts=True)
-_DEEPSEEK_V3 = Row("DeepSeek-V3", deepseek.program, deepseek.Switches(scoring="sigmoid"), experts=True)
-_GLM_DSA = Row("GLM-5", deepseek.program, deepseek.Switches(scoring="sigmoid", index_interleaved=True), experts=True)
+_DEEPSEEK_V2 = Row("DeepSeek-V2", deepseek.program, deepseek.Switches(), True, draft=deepseek.draft_module)
+_DEEPSEEK_V3 = replace(_DEEPSEEK_V2, title="DeepSeek-V3", switches=deepseek.Switches(scoring="sigmoid"))
+_GLM_DSA = replace(_DEEPSEEK_V3, title="GLM-5", switches=deepseek.Switches(scoring="sigmoid", index_interleaved=True))
 
 # Names of config.json, then of GGUF's general.architecture (Mistral and SmolLM2 are "llama" there).
 ROWS: Mapping[str, Row] = {
@@ -145,3 +150,9 @@ def program_for(config: ModelConfig, max_model_len: int | None = None) -> Progra
     """The plain program of a checkpoint. Raises ConfigError for an architecture that no family here covers."""
     row = row_for(config)
     return row.write(config, row.switches, max_model_len)
+
+
+def draft_module(config: ModelConfig, max_model_len: int | None = None) -> Module | None:
+    """What drafts in the model's own checkpoint; None for a family without. Raises ConfigError."""
+    row = row_for(config)
+    return None if row.draft is None else row.draft(config, row.switches, max_model_len)

@@ -35,7 +35,8 @@ class WeightSource:
         spare = [prefix for program in programs.values() for prefix in program.spare]
         found = match(rest, checkpoint, spare)
         self._places |= {name: Elsewhere(checkpoint, source) for name, source in found.items()}
-        aside = set_aside(checkpoint, spare)
+        used = {name for source in found.values() if (at := checkpoint.find(source)) is not None for name in at.names}
+        aside = [name for name in set_aside(checkpoint, spare) if name not in used]
         self.notes = checkpoint.rounding({source for name, source in found.items() if self._weights[name].plain})
         if aside:
             self.notes.append(f"{len(aside)} tensors of draft layers are not used: {aside[0]} and its like")
