@@ -2,8 +2,10 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from toy_wheel import write_wheel
 
 import octavo.cli.main as cli
 from octavo.cli import doctor
+from octavo.cli.bench_speculate import lower_end
 from octavo.weights import fetch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -191,6 +194,61 @@ def test_bench_of_an_encoder(refused, tmp_path):
     write_tokenizer(tmp_path)
     line = refused(2, "usage", "bench", write_encoder(tmp_path, vocab_size=VOCAB), "--threads", 1)
     assert "embeds and does not generate" in line
+
+
+SPECULATE = ("--threads", 1, "--num-blocks", 256, "--decode-steps", 12, "--pairs", 2, "--batch", "1,3")
+
+
+def test_bench_compares_drafters(octavo, model):
+    words = ("--speculate", "ngram,auto,forced", "--texts", "json,prose", "--json")
+    outcome = octavo("bench", model, *SPECULATE, *words)
+    assert outcome.code == 0, outcome.err
+    last = json.loads(outcome.out.splitlines()[-1])
+    assert (last["workload"], last["pairs"], last["decode_steps"]) == ("speculate", 2, 12)
+    lines = {(line["text"], line["batch"], line["kind"]): line for line in last["lines"]}
+    assert list(lines) == [
+        (text, batch, kind) for batch in (1, 3) for text in ("json", "prose") for kind in ("ngram", "auto", "forced")
+    ]
+    for line in lines.values():
+        assert line["pairs"] == 2 and 0 < line["low"] <= line["ratio"] and line["tok_s"] > 0 < line["plain_tok_s"]
+    forced = lines["prose", 3, "forced"]
+    assert forced["share"] == 1.0 and 3 < forced["acceptance_length"] <= 5
+    assert "tokens a step" in outcome.out and "forced" in outcome.out
+
+
+def test_bench_sees_ids_that_differ(octavo, model, monkeypatch):
+    monkeypatch.setattr("octavo.drafters.recorded.RecordedDrafter.serves", wrong_ids)
+    outcome = octavo("bench", model, *SPECULATE, "--speculate", "forced", "--texts", "prose")
+    assert outcome.code != 0 and "the ids are not those of plain decoding" in outcome.err
+
+
+def wrong_ids(drafter, request):
+    """A drafter that changes what its request asks, which none may."""
+    request.params = replace(request.params, temperature=5.0)
+    return True
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--speculate", "magic"], "--speculate 'magic' is no kind of drafter, nor forced"),
+        (["--speculate", "ngram", "--texts", "verse"], "--texts 'verse' is not one of code, json, summary, prose"),
+        (["--speculate", "ngram", "--pairs", 0], "--pairs is at least 1"),
+        (["--speculate", "ngram", "--executor", "reference"], "--executor native keeps"),
+        (["--speculate", "ngram", "--verify", "block"], "--verify equal keeps"),
+    ],
+)
+def test_bench_of_drafters_refuses(refused, model, words, said):
+    assert said in refused(2, "usage", "bench", model, *SPECULATE, *words)
+
+
+def test_the_lower_end_of_an_interval():
+    """Of 30 values the tenth; of few their least; and 95 % of intervals reach below the median, as counted."""
+    assert lower_end(range(30)) == 9 and lower_end([3.0, 1.0, 2.0]) == 1.0
+    noise, below = random.Random(0), 0
+    for _ in range(2000):
+        below += lower_end([noise.random() for _ in range(31)]) < 0.5
+    assert 0.96 < below / 2000 < 1.0
 
 
 def test_bench_of_many_prompts(octavo, model):

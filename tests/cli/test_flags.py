@@ -64,6 +64,7 @@ KINDS = {
     flags.size: ("1GiB", "2GiB", "512MB"),
     flags.boolean: ("true", "false", "true"),
     flags.texts: ("a", "b", "c"),
+    flags.names: ("a,b", "c", "d,e"),
     flags.integers: ("1,2", "3", "4,5"),
     str: ("a", "b", "c"),
 }

@@ -19,13 +19,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.cli import flags
+from octavo.cli import bench_speculate, flags
 from octavo.cli.screen import capacity_table, progress, table
+from octavo.config import EngineConfig
 from octavo.engine.executor import ThreadEngine
 from octavo.engine.port import Sink
 from octavo.errors import EngineError, UsageError
 from octavo.request import Request, SamplingParams, TokenDelta
 
+_ENGINE = tuple(flag for flag in flags.ENGINE_FLAGS if flag.name != "speculate")  # of which bench has its own
 MIXED_SEQUENCES, MIXED_LENGTHS = 256, (100, 1024)
 
 
@@ -33,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     parser.add_argument("model", help="a name (smollm2:135m), a GGUF file or a safetensors folder")
     parser.add_argument("--json", action="store_true", help="last line: one JSON object")
     flags.add_flags(parser, flags.BENCH_FLAGS, "measurement")
-    flags.add_flags(parser, flags.ENGINE_FLAGS, "engine")
+    flags.add_flags(parser, _ENGINE, "engine")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,10 +45,19 @@ def run(args: argparse.Namespace) -> int:
     if not batches or least < 1 or plan["decode_steps"] < 2:
         what = "--batch, --prompt-tokens, --prompts, --context and --repeats are at least 1, --decode-steps at least 2"
         raise UsageError(f"bench: {what}")
-    config = flags.engine_config(args)
+
+    def configured(**over: Any) -> EngineConfig:
+        return EngineConfig(model=args.model, **{**flags.resolve(args, _ENGINE), **over})
+
+    config = configured()
     for name, count in (("batch", max(batches)), ("prompts", plan["prompts"])):
         if count > config.max_num_seqs:
             raise UsageError(f"--{name} {count} is more than --max-num-seqs {config.max_num_seqs}", param=name)
+    if plan["speculate"]:
+        document = bench_speculate.run(args, plan, configured)
+        if args.json:
+            print(json.dumps(document))
+        return 0
     sequences = round(MIXED_SEQUENCES * plan["scale"])
     if not 1 <= sequences <= MIXED_SEQUENCES:
         raise UsageError(f"--scale is above 0 and at most 1, not {plan['scale']:g}", param="scale")

@@ -63,6 +63,11 @@ def integers(text: str) -> tuple[int, ...]:
         raise ValueError(f"not whole numbers with commas between them: {text!r}") from None
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Words with commas between them; `off` is none."""
+    return tuple(part for part in text.split(",") if part and part != "off")
+
+
 def whole(text: str) -> int:
     try:
         return int(text)
@@ -205,6 +210,15 @@ BENCH_FLAGS: tuple[Flag, ...] = (
         choices=("speeds", "mixed"),
         default="speeds",
     ),
+    Flag(
+        "speculate",
+        "compare these kinds of drafters with plain decoding, in turns; forced: what a plain run said",
+        names,
+        "KIND,...",
+        default=(),
+    ),
+    Flag("texts", "of --speculate", names, "NAME,...", default=("code", "json", "summary", "prose")),
+    Flag("pairs", "runs of each kind beside a plain one, per text and batch", whole, default=30),
     Flag("scale", "share of the sequences of --workload mixed", number, "F", default=1.0),
 )
 
@@ -271,7 +285,8 @@ def near(word: str, known: Iterable[str]) -> str:
 
 
 def _default_text(flag: Flag) -> str:
-    return "" if flag.default in (None, ()) else f" (default: {str(flag.default).lower()})"
+    default = ",".join(map(str, flag.default)) if isinstance(flag.default, tuple) else str(flag.default).lower()
+    return "" if flag.default in (None, ()) else f" (default: {default})"
 
 
 def parsed(flag: Flag, given: Any) -> Any:
