@@ -55,6 +55,7 @@ LAYOUTS = {
         "model.layers.2.shared_head.head.weight": (KEPT, WIDTH),
     },
 }
+SERVED = "medusa", "recurrent"  # by a drafter of the engine
 STATED = {
     "medusa": {"architectures": ["MedusaModel"], "medusa_num_heads": 4, "medusa_num_layers": 1},
     "recurrent": {"architectures": ["ReDrafterModel"], "rnn": True, "num_draft_layers": 2, "beam_length": 5},
@@ -78,6 +79,10 @@ def test_a_head_learns_and_is_written_in_its_layout(train, tmp_path, kind):
     assert report["done"] and report["step"] == report["steps"] == len(report["history"])
     assert mean(report["history"][-5:]) < 0.8 * mean(report["history"][:5])
     depth = KINDS[kind].depth
+    served = report["verified"]
+    assert [one["temperature"] for one in served] == ([0.0, 1.0] if kind in SERVED else [])
+    for one in served:
+        assert one["steps"] > 0 and one["length"] == pytest.approx(1 + sum(one["accepted_at"]), abs=1e-6)
     shares = report["acceptance"]["overlap"] + report["acceptance"]["agreement"]
     assert len(shares) == 2 * depth and all(0 <= share <= 1 for share in shares)
     assert 1 < report["acceptance"]["sampled_length"] <= 1 + depth
@@ -88,6 +93,9 @@ def test_a_head_learns_and_is_written_in_its_layout(train, tmp_path, kind):
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["draft_vocab_size"] == KEPT and config["vocab_size"] == SIZE
     assert {name: config[name] for name in STATED[kind]} == STATED[kind]
+    if kind == "medusa":
+        accuracies = config["medusa_accuracies"]
+        assert len(accuracies) == depth and all(0 <= share <= 1 for row in accuracies for share in row)
     assert "<svg" in (tmp_path / "out" / "loss.svg").read_text()
 
 

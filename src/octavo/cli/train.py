@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     parser.add_argument(
         "--float32", action="store_true", help="train in float32, where products are bfloat16 otherwise"
     )
+    number("verify", "held-out prompts that the engine answers with the trained head; 0: none")
     number("minutes", "stop training after so long; --resume goes on", float, "X")
     parser.add_argument("--resume", action="store_true", help="go on with what OUT holds, with the same flags")
     parser.add_argument("--json", action="store_true", help="last line: one JSON object")
@@ -71,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
         "seed",
         "threads",
         "minutes",
+        "verify",
     )
     order = HeadOrder(
         **{name: getattr(args, name) for name in (*names, *more, "resume")},
@@ -92,7 +94,7 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and value < bound:
             raise UsageError(f"train: --{name} is at least {bound}", param=name)
-    for name in ("generate", "draft_vocab", "seed"):
+    for name in ("generate", "draft_vocab", "seed", "verify"):
         if getattr(args, name) < 0:
             raise UsageError(f"train: --{name.replace('_', '-')} is at least 0", param=name)
     if args.generate and args.prompt + args.generate > args.window:
@@ -122,6 +124,19 @@ def _print(args: argparse.Namespace, report: HeadReport) -> None:
         for step, (overlap, agreement) in enumerate(zip(found.overlap, found.agreement, strict=True), 1)
     ]
     rows.append(("tokens a step", f"{found.sampled_length:.2f}", f"{found.greedy_length:.2f}"))
-    table("held-out text, teacher-forced: drafts that come true", ("draft", "sampled", "greedy"), rows)
+    table("held-out text", ("draft accepted", "sampled", "greedy"), rows)
+    if report.verified:
+        _print_verified(report)
     covered = f"its vocabulary covers {100 * report.covered:.1f} % of the text"
     print(f"{args.out}  {said}; {covered}")
+
+
+def _print_verified(report: HeadReport) -> None:
+    depths = max(len(one.accepted_at) for one in report.verified)
+    rows = []
+    for one in report.verified:
+        shares = [f"{100 * share:.0f} %" for share in one.accepted_at]
+        name = f"temperature {one.temperature:g}" if one.temperature else "greedy"
+        rows.append((name, f"{one.length:.2f}", *shares, *[""] * (depths - len(shares))))
+    columns = ("", "tokens a step", *(f"draft {depth + 1}" for depth in range(depths)))
+    table("as it serves", columns, rows)

@@ -15,6 +15,7 @@ import torch
 
 from octavo.train.head import Batch, Head, output
 from octavo.train.layers import GatedMLP, LayerShape, Path, PathAttention, RMSNorm
+from octavo.train.order import Acceptance
 from octavo.train.target import Target
 from octavo.train.vocabulary import DraftVocabulary
 
@@ -58,7 +59,7 @@ class Eagle3(Head):
     def tensors(self) -> dict[str, torch.Tensor]:
         return dict(self.state_dict())
 
-    def config(self) -> dict[str, Any]:
+    def config(self, found: Acceptance) -> dict[str, Any]:
         own = {"model_type": "llama", "num_hidden_layers": 1, "tie_word_embeddings": False}
         taps = {"eagle_aux_hidden_state_layer_ids": list(self._layers)}
         return self.stated("LlamaForCausalLMEagle3") | self._shape.config() | own | taps

@@ -12,24 +12,33 @@ from octavo.train.order import Acceptance
 from octavo.train.target import Target
 from octavo.train.vocabulary import DraftVocabulary
 
+RANKS = 8  # choices of a step that are looked at
+
 
 @torch.no_grad()
 def acceptance(head: Head, target: Target, vocabulary: DraftVocabulary, batches: Iterable[Batch]) -> Acceptance:
     """Over rows whose tokens the model wrote itself, where it wrote any; else over all."""
-    overlaps, agreements = list[torch.Tensor](), list[torch.Tensor]()  # of a batch [n, depth]
+    overlaps, ranks = list[torch.Tensor](), list[torch.Tensor]()  # of a batch [n, depth], [n, depth, RANKS]
     for batch in batches:
         wanted = batch.answered[batch.rows]
         if not wanted.any():
             continue
         steps = list(zip(head.logits(batch), aims(target, vocabulary, batch), strict=True))
         overlaps.append(torch.stack([overlap(z, aim) for z, aim in steps], 1)[wanted])
-        agreements.append(torch.stack([z.argmax(1) == aim.best for z, aim in steps], 1)[wanted].float())
+        ranks.append(torch.stack([_hits(z, aim.best) for z, aim in steps], 1)[wanted])
     if not overlaps:
         return Acceptance()
-    sampled, greedy = torch.cat(overlaps).double(), torch.cat(agreements).double()
+    sampled, hits = torch.cat(overlaps).double(), torch.cat(ranks).double()
+    greedy = hits[:, :, 0]
     return Acceptance(
         tuple(sampled.mean(0).tolist()),
         tuple(greedy.mean(0).tolist()),
         1 + float(sampled.cumprod(1).sum(1).mean()),
         1 + float(greedy.cumprod(1).sum(1).mean()),
+        tuple(tuple(row) for row in hits.mean(0).tolist()),
     )
+
+
+def _hits(z: torch.Tensor, best: torch.Tensor) -> torch.Tensor:
+    """[n, RANKS]: which of the likeliest choices is the model's first; a token outside the vocabulary is none."""
+    return z.topk(min(RANKS, z.shape[1]), 1).indices == best[:, None]

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from octavo.train.features import Example
+from octavo.train.order import Acceptance
 from octavo.train.target import Target
 from octavo.train.vocabulary import DraftVocabulary
 
@@ -82,8 +83,8 @@ class Head(torch.nn.Module, ABC):
         """Under the names of the public layout."""
 
     @abstractmethod
-    def config(self) -> dict[str, Any]:
-        """config.json."""
+    def config(self, found: Acceptance) -> dict[str, Any]:
+        """config.json of a head that is worth so much."""
 
     def embedded(self, ids: torch.Tensor) -> torch.Tensor:
         return self.embedding[ids]

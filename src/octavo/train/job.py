@@ -18,9 +18,10 @@ from octavo.train.head import Batch, Head
 from octavo.train.loop import PROGRESS, Course
 from octavo.train.medusa import Medusa
 from octavo.train.mtp import MTPHead
-from octavo.train.order import Acceptance, HeadOrder, HeadReport
+from octavo.train.order import Acceptance, HeadOrder, HeadReport, Verified
 from octavo.train.recurrent import Recurrent
 from octavo.train.target import Target
+from octavo.train.verified import verified
 from octavo.train.vocabulary import DraftVocabulary
 from octavo.weights.fetch import resolve
 
@@ -51,12 +52,14 @@ def run(order: HeadOrder, progress: Progress) -> HeadReport:
     if order.resume:
         course.restore()
     course.run(features, target, progress)
-    found = Acceptance()
+    found, served = Acceptance(), tuple[Verified, ...]()
     if course.done:
         batches = list(_batches(features, held_out, order, head.depth))
         progress("acceptance", 0, 1)
         found = acceptance(head, target, vocabulary, batches)
-        _write(order, head)
+        _write(order, head, found)
+        if order.verify:
+            served = verified(order, [features.runs[number] for number in held_out[: order.verify]], progress)
     report = HeadReport(
         done=course.done,
         step=course.step,
@@ -67,6 +70,7 @@ def run(order: HeadOrder, progress: Progress) -> HeadReport:
         covered=vocabulary.covered,
         seconds=course.seconds,
         acceptance=found,
+        verified=served,
         history=tuple(course.history),
     )
     stated = {"model": order.model, "data": order.data, **order.text_choices(), **order.training_choices()}
@@ -98,12 +102,12 @@ def _batches(features: Features, numbers: Sequence[int], order: HeadOrder, depth
         yield Batch.of([features[number] for number in numbers[begin : begin + order.batch]], depth)
 
 
-def _write(order: HeadOrder, head: Head) -> None:
+def _write(order: HeadOrder, head: Head, found: Acceptance) -> None:
     """The head in its public layout, floats as bfloat16."""
     own = {name: tensor.detach() for name, tensor in head.tensors().items()}
     own = {name: tensor.bfloat16() if tensor.is_floating_point() else tensor for name, tensor in own.items()}
     tensors.write(order.out / "model.safetensors", own | head.vocabulary.tensors())
-    (order.out / "config.json").write_text(json.dumps(head.config(), indent=2))
+    (order.out / "config.json").write_text(json.dumps(head.config(found), indent=2))
 
 
 def _plot(order: HeadOrder, report: HeadReport) -> str:

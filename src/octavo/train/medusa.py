@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from octavo.train.head import Batch, Head, ResidualBlock, output
+from octavo.train.order import Acceptance
 from octavo.train.target import Target
 from octavo.train.vocabulary import DraftVocabulary
 
@@ -32,6 +33,9 @@ class Medusa(Head):
     def tensors(self) -> dict[str, torch.Tensor]:
         return dict(self.heads.state_dict())
 
-    def config(self) -> dict[str, Any]:
+    def config(self, found: Acceptance) -> dict[str, Any]:
         own = {"model_type": "medusa", "medusa_num_heads": self.depth, "medusa_num_layers": BLOCKS}
-        return self.stated("MedusaModel") | own
+        ranks = (
+            {"medusa_accuracies": [[round(share, 4) for share in row] for row in found.ranks]} if found.ranks else {}
+        )
+        return self.stated("MedusaModel") | own | ranks

@@ -15,6 +15,7 @@ import torch
 
 from octavo.train.head import Batch, Head, output
 from octavo.train.layers import GatedMLP, LayerShape, Path, PathAttention, RMSNorm
+from octavo.train.order import Acceptance
 from octavo.train.target import Target
 from octavo.train.vocabulary import DraftVocabulary
 
@@ -55,6 +56,6 @@ class MTPHead(Head):
     def tensors(self) -> dict[str, torch.Tensor]:
         return {f"model.layers.{self._place}.{name}": tensor for name, tensor in self.state_dict().items()}
 
-    def config(self) -> dict[str, Any]:
+    def config(self, found: Acceptance) -> dict[str, Any]:
         own = {"model_type": "mtp", "num_hidden_layers": self._place, "num_nextn_predict_layers": 1}
         return self.stated("MTPModel") | self._shape.config() | own | {"chain_hidden_post_norm": True}

@@ -46,6 +46,7 @@ class HeadOrder:
     depth, lr, decay: None: the kind's own. batch: sequences a step. draft_vocab: rows of the draft head, 0: all.
     cold_start: share of the steps that soft cross-entropy begins, for losses of overlaps.
     minutes: stop after so long, to be resumed. bf16: products of training in bfloat16.
+    verify: prompts that the engine answers with the head in the end.
     """
 
     model: str
@@ -72,6 +73,7 @@ class HeadOrder:
     seed: int = 0
     threads: int | None = None
     minutes: float | None = None
+    verify: int = 8
     resume: bool = False
 
     @property
@@ -106,18 +108,33 @@ class HeadOrder:
 class Acceptance:
     """Of held-out text, teacher-forced, step by step: overlap of the distributions (what sampling accepts), how often
     the most likely tokens agree (what greedy decoding accepts), and tokens a step in both, the target's own among them.
-    """
+    ranks: per step how often its first, second, ... choice is the model's first."""
 
     overlap: tuple[float, ...] = ()
     agreement: tuple[float, ...] = ()
     sampled_length: float = 1.0
     greedy_length: float = 1.0
+    ranks: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Answers of the engine with the head as its drafter. steps: that verified any draft; length: tokens that such a
+    step gave; accepted_at: how many of them accepted a draft at depth 1, 2, ..., as a share."""
+
+    temperature: float
+    tokens: int
+    steps: int
+    proposed: int
+    length: float
+    accepted_at: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HeadReport:
     """done: False where the time was over before the last step. history: (step, loss) pairs. covered: share of the
-    text's tokens that the draft vocabulary holds. acceptance: none before the end."""
+    text's tokens that the draft vocabulary holds. acceptance: none before the end. verified: none where the engine
+    has no drafter for heads of this kind."""
 
     done: bool
     step: int
@@ -128,6 +145,7 @@ class HeadReport:
     covered: float
     seconds: float
     acceptance: Acceptance = field(default_factory=Acceptance)
+    verified: tuple[Verified, ...] = ()
     history: tuple[tuple[int, float], ...] = ()
 
     def figures(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 
 from octavo.train.head import Batch, Head, ResidualBlock, output
+from octavo.train.order import Acceptance
 from octavo.train.target import Target
 from octavo.train.vocabulary import DraftVocabulary
 
@@ -49,7 +50,7 @@ class Recurrent(Head):
     def tensors(self) -> dict[str, torch.Tensor]:
         return dict(self.state_dict())
 
-    def config(self) -> dict[str, Any]:
+    def config(self, found: Acceptance) -> dict[str, Any]:
         sizes = {"emb_dim": self.width, "exit_dim": 2 * self.width, "num_draft_layers": BLOCKS, "rnn": True}
         beams = {"beam_width": BEAM, "beam_length": self.depth}
         return self.stated("ReDrafterModel") | {"model_type": "recurrent_drafter"} | sizes | beams

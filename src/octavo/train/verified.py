@@ -1,0 +1,62 @@
+"""What a head is worth where it serves: the engine decodes with it, and its verifier counts what comes true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from octavo.engine.course import NO_DRAFTS
+from octavo.engine.llm import LLM
+from octavo.errors import ConfigError
+from octavo.request import SamplingParams
+from octavo.train.order import HeadOrder, Verified
+from octavo.train.texts import TokenRun
+
+TOKENS = 96  # of each answer
+TEMPERATURES = (0.0, 1.0)
+
+
+def verified(
+    order: HeadOrder, runs: Sequence[TokenRun], advance: Callable[[str, int, int], None]
+) -> tuple[Verified, ...]:
+    """Greedy and sampled answers to the beginnings of `runs`, one after another; nothing where the engine has no
+    drafter for this kind of head."""
+    prompts = [run.ids[: run.begin or order.prompt] for run in runs]
+    longest = max(map(len, prompts)) + TOKENS
+    speculate = f"head:{order.out}"
+    try:
+        llm = LLM(order.model, threads=order.threads, max_num_seqs=1, max_model_len=longest, speculate=speculate)
+    except ConfigError as error:
+        if error.code == "unsupported":
+            return ()
+        raise
+    found: list[Verified] = []
+    try:
+        for number, temperature in enumerate(TEMPERATURES):
+            advance("verifying", number, len(TEMPERATURES))
+            before = llm.stats()
+            params = [
+                SamplingParams(max_tokens=TOKENS, ignore_eos=True, temperature=temperature, seed=place)
+                for place in range(len(prompts))
+            ]
+            outputs = llm.generate(list(prompts), params, use_tqdm=False)
+            drafts = sum((output.drafts for output in outputs), NO_DRAFTS)
+            after = llm.stats()
+            counts = [count - old for count, old in zip(after.accepted_at, _filled(before.accepted_at), strict=False)]
+            found.append(
+                Verified(
+                    temperature=temperature,
+                    tokens=sum(len(output.outputs[0].token_ids) for output in outputs),
+                    steps=drafts.steps,
+                    proposed=drafts.proposed,
+                    length=drafts.length,
+                    accepted_at=tuple(count / max(drafts.steps, 1) for count in counts if count),
+                )
+            )
+    finally:
+        llm.close()
+    return tuple(found)
+
+
+def _filled(counts: Sequence[int]) -> tuple[int, ...]:
+    """With zeros at the end: no step had drafts so deep."""
+    return (*counts, *[0] * 1024)
