@@ -55,7 +55,7 @@ LAYOUTS = {
         "model.layers.2.shared_head.head.weight": (KEPT, WIDTH),
     },
 }
-SERVED = "medusa", "recurrent"  # by a drafter of the engine
+SERVED = "medusa", "recurrent", "eagle3"  # by a drafter of the engine
 STATED = {
     "medusa": {"architectures": ["MedusaModel"], "medusa_num_heads": 4, "medusa_num_layers": 1},
     "recurrent": {"architectures": ["ReDrafterModel"], "rnn": True, "num_draft_layers": 2, "beam_length": 5},

@@ -6,8 +6,9 @@ heads are called after their targets. A kind is a file of its own, and a line he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from octavo.drafters.eagle import EagleDrafter
 from octavo.drafters.folder import HeadFolder
@@ -17,21 +18,28 @@ from octavo.drafters.recurrent import RecurrentDrafter
 from octavo.drafters.target import Target
 from octavo.errors import ConfigError
 
+
+class HeadMaker(Protocol):
+    def __call__(self, folder: HeadFolder, target: Target, *, adaptive: bool = True) -> Drafter: ...
+
+
 # Part of an architecture's name -> (a field or tensor that only this kind has, its drafter). The first that fits.
-KINDS: Mapping[str, tuple[str, Callable[[HeadFolder, Target], Drafter]]] = {
+KINDS: Mapping[str, tuple[str, HeadMaker]] = {
     "Medusa": ("medusa_num_heads", MedusaDrafter),
     "ReDrafter": ("rnn", RecurrentDrafter),
     "Eagle": ("fc.weight", EagleDrafter),
 }
 
 
-def head_drafter(path: str, target: Target) -> Drafter:
-    """Raises MissingFileError, PolicyError, BadFileError, ConfigError: one line that names the folder."""
+def head_drafter(path: str, target: Target, *, adaptive: bool = True) -> Drafter:
+    """adaptive: it proposes what is worth its rows; else always all that it has.
+
+    Raises MissingFileError, PolicyError, BadFileError, ConfigError: one line that names the folder."""
     folder = HeadFolder(Path(path), target)
     name = folder.architecture
     named = [drafter for part, (_, drafter) in KINDS.items() if part in name]
     told = [drafter for sign, drafter in KINDS.values() if folder.has(sign) or folder.fields.get(sign) is not None]
     if named or told:
-        return (named or told)[0](folder, target)
+        return (named or told)[0](folder, target, adaptive=adaptive)
     what = f"architectures {name!r}" if name else "config.json names no architecture, and it"
     raise ConfigError(f"{path}: {what} is none of the draft heads known: {', '.join(KINDS)}", code="unsupported")

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
 
+from octavo.config import EngineConfig
+from octavo.drafters.heads import head_drafter
+from octavo.drafters.target import Target
 from octavo.engine.course import NO_DRAFTS
 from octavo.engine.llm import LLM
 from octavo.errors import ConfigError
 from octavo.request import SamplingParams
 from octavo.train.order import HeadOrder, Verified
 from octavo.train.texts import TokenRun
+from octavo.weights.checkpoint import open_checkpoint
+from octavo.weights.fetch import resolve
+from octavo.weights.stated import model_config
 
 TOKENS = 96  # of each answer
 TEMPERATURES = (0.0, 1.0)
@@ -21,14 +29,9 @@ def verified(
     """Greedy and sampled answers to the beginnings of `runs`, one after another; nothing where the engine has no
     drafter for this kind of head."""
     prompts = [run.ids[: run.begin or order.prompt] for run in runs]
-    longest = max(map(len, prompts)) + TOKENS
-    speculate = f"head:{order.out}"
-    try:
-        llm = LLM(order.model, threads=order.threads, max_num_seqs=1, max_model_len=longest, speculate=speculate)
-    except ConfigError as error:
-        if error.code == "unsupported":
-            return ()
-        raise
+    llm = _opened(order, max(map(len, prompts)) + TOKENS)
+    if llm is None:
+        return ()
     found: list[Verified] = []
     try:
         for number, temperature in enumerate(TEMPERATURES):
@@ -55,6 +58,22 @@ def verified(
     finally:
         llm.close()
     return tuple(found)
+
+
+def _opened(order: HeadOrder, longest: int) -> LLM | None:
+    """The engine with a drafter that always proposes: what it measures is no matter of time."""
+    chosen: dict[str, Any] = {"threads": order.threads, "max_num_seqs": 1, "max_model_len": longest}
+    with ExitStack() as opened:
+        checkpoint = open_checkpoint(resolve(order.model))
+        opened.callback(checkpoint.close)
+        target = Target(model_config(checkpoint), checkpoint, EngineConfig(model=order.model, **chosen), opened)
+        try:
+            drafter = head_drafter(str(order.out), target, adaptive=False)
+        except ConfigError as error:
+            if error.code == "unsupported":
+                return None
+            raise
+        return LLM(order.model, drafter=drafter, **chosen)
 
 
 def _filled(counts: Sequence[int]) -> tuple[int, ...]:
