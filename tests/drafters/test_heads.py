@@ -12,7 +12,8 @@ from exactness.models import write_odd
 from octavo.drafters.heads import head_drafter
 from octavo.drafters.likely import in_order, likeliest
 from octavo.drafters.medusa import MedusaDrafter
-from octavo.drafters.tree import TreeWorth, grow
+from octavo.drafters.port import Proposal
+from octavo.drafters.tree import TreeWorth, grow, proposal
 from octavo.errors import BadFileError, ConfigError, MissingFileError, PolicyError
 from octavo.request import Request, SamplingParams
 from octavo.sampling.sampler import Sampler, SampleRow
@@ -72,6 +73,12 @@ def test_trees_hold_the_likeliest_paths():
     assert len(grow([[0.5]], 12)) == 1
     chain = grow([[0.9], [0.8], [0.7]], 12)
     assert [node.parent for node in chain] == [-1, 0, 1]
+
+
+def test_a_tree_that_never_branches_is_a_chain():
+    assert proposal([5, 6, 7], [-1, 0, 1]) == Proposal((5, 6, 7))
+    assert proposal([5, 6, 7], [-1, 0, 0]) == Proposal((5, 6, 7), (-1, 0, 0))
+    assert proposal([5, 6], [-1, -1]).parents == (-1, -1) and proposal([], []) == Proposal()
 
 
 class Session:

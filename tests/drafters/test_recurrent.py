@@ -135,7 +135,8 @@ def test_logits_and_beams_are_the_formulas(model, tmp_path, kind, executor):
 def spelled(proposal):
     """The paths of a tree."""
     found = []
-    for token, parent in zip(proposal.token_ids, proposal.parents, strict=True):
+    parents = proposal.parents or range(-1, len(proposal.token_ids) - 1)
+    for token, parent in zip(proposal.token_ids, parents, strict=True):
         found.append((*found[parent], token) if parent >= 0 else (token,))
     assert len(set(found)) == len(found), "beams that begin alike share nodes"
     return set(found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import exp, log
+from operator import itemgetter
 from typing import Any
 
 from octavo import _native
@@ -25,39 +26,45 @@ def likeliest(logits: Any, rows: Sequence[int], count: int) -> list[list[Choice]
     return [[(token, logprob) for token, logprob, _ in entries[1:]] for entries in found]
 
 
-def in_order(choices: Sequence[Choice], request: Request, index: int, ids: Sequence[int]) -> list[Choice]:
-    """As the request would choose for the token at `index`, with log-probabilities among these alone. ids: the
-    target's token of each of the head's."""
+def in_order(
+    choices: Sequence[Choice], request: Request, index: int, ids: Sequence[int], most: int = WIDE
+) -> list[Choice]:
+    """As the request would choose for the token at `index`: the first `most`, with log-probabilities among all that
+    are given. ids: the target's token of each of the head's."""
     params = request.params
     if params.greedy:
-        return _normal([(ids[token], logprob) for token, logprob in choices])
+        total = _total(choices)
+        return [(ids[token], logprob - total) for token, logprob in choices[:most]]
     seed = request.seed % (1 << 64)
     kept = [(ids[token], logprob) for token, logprob in _truncated(choices, params)]
     noisy = [(token, logprob + _native.gumbel_noise(seed, index, token, 0)) for token, logprob in kept]
-    return _normal(sorted(noisy, key=lambda choice: -choice[1]))
+    total = _total(noisy)
+    noisy.sort(key=itemgetter(1), reverse=True)
+    return [(token, logprob - total) for token, logprob in noisy[:most]]
 
 
-def _truncated(choices: Sequence[Choice], params: SamplingParams) -> list[Choice]:
+def _truncated(choices: Sequence[Choice], params: SamplingParams) -> Sequence[Choice]:
     """By temperature, min-p, top-k and top-p, each of what is left."""
-    kept = _normal([(token, logprob / params.temperature) for token, logprob in choices])
-    if not kept:
-        return kept
-    if params.min_p:
+    kept = choices
+    if params.temperature != 1.0:
+        kept = [(token, logprob / params.temperature) for token, logprob in choices]
+    if params.min_p and kept:
         least = kept[0][1] + log(params.min_p)
         kept = [choice for choice in kept if choice[1] >= least]
     if params.top_k > 0:
         kept = kept[: params.top_k]
-    mass, count = 0.0, 0
-    whole = sum(exp(logprob) for _, logprob in kept)
-    while count < len(kept) and mass < params.top_p * whole:
+    if params.top_p >= 1.0:
+        return kept
+    wanted, mass, count = exp(_total(kept)) * params.top_p, 0.0, 0
+    while count < len(kept) and mass < wanted:
         mass += exp(kept[count][1])
         count += 1
     return kept[:count]
 
 
-def _normal(choices: list[Choice]) -> list[Choice]:
+def _total(choices: Sequence[Choice]) -> float:
+    """The logarithm of the sum of what the log-probabilities stand for."""
     if not choices:
-        return choices
+        return 0.0
     most = max(logprob for _, logprob in choices)
-    total = most + log(sum(exp(logprob - most) for _, logprob in choices))
-    return [(token, logprob - total) for token, logprob in choices]
+    return most + log(sum([exp(logprob - most) for _, logprob in choices]))

@@ -18,7 +18,7 @@ from octavo.drafters.folder import HeadFolder
 from octavo.drafters.likely import WIDE, Choice, in_order, likeliest
 from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal
 from octavo.drafters.target import Target
-from octavo.drafters.tree import Node, TreeWorth, grow
+from octavo.drafters.tree import Node, TreeWorth, grow, proposal
 from octavo.errors import ConfigError
 from octavo.program.builder import Builder
 from octavo.program.ir import Program, Weight
@@ -95,7 +95,7 @@ class MedusaDrafter:
             parents.append(kept[node.parent])
             chances.append(node.chance)
         self._worth.proposed(request.id, chances)
-        return Proposal(tuple(tokens), tuple(parents))
+        return proposal(tokens, parents)
 
     def forget(self, request_id: str) -> None:
         self._worth.forget(request_id)

@@ -24,7 +24,7 @@ from octavo.drafters.folder import HeadFolder
 from octavo.drafters.likely import WIDE, in_order, likeliest
 from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal
 from octavo.drafters.target import Target, shared
-from octavo.drafters.tree import TreeWorth
+from octavo.drafters.tree import TreeWorth, proposal
 from octavo.errors import UnsupportedError
 from octavo.program.builder import Builder
 from octavo.program.ir import Program, Weight
@@ -105,7 +105,7 @@ class RecurrentDrafter:
             name = rows[number].request.id
             tokens, parents, chances = paths(found, self._worth.least(name, len(rows), session))
             self._worth.proposed(name, chances)
-            proposals[number] = Proposal(tuple(tokens), tuple(parents))
+            proposals[number] = proposal(tokens, parents)
         self._worth.took(time.perf_counter() - begun)
         return proposals
 
@@ -131,7 +131,7 @@ class RecurrentDrafter:
                 after = [
                     Beam((*beam.scores, beam.score + logprob), (*beam.token_ids, token), beam.row)
                     for beam in here
-                    for token, logprob in in_order(next(choices), row.request, index, self._ids)[:width]
+                    for token, logprob in in_order(next(choices), row.request, index, self._ids, width)
                 ]
                 beams[number] = sorted(after, key=lambda beam: -beam.score)[:width] or here
         return beams

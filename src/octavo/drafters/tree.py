@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from octavo.drafters.port import DraftSession
+from octavo.drafters.port import DraftSession, Proposal
 from octavo.drafters.worth import CAUTION, FADED, KEPT
 
 MOST_TRUST = 1.25  # a drafter's chances are believed so far at most
@@ -45,6 +45,12 @@ def grow(accuracies: Sequence[Sequence[float]], most: int) -> list[Node]:
         offer(parent, depth, rank + 1, nodes[parent].chance if parent >= 0 else 1.0)
         offer(len(nodes) - 1, depth + 1, 0, -chance)
     return nodes
+
+
+def proposal(token_ids: Sequence[int], parents: Sequence[int]) -> Proposal:
+    """A tree that never branches is a chain, which has no paths to be gathered and moved."""
+    branches = any(parent != place - 1 for place, parent in enumerate(parents))
+    return Proposal(tuple(token_ids), tuple(parents) if branches else ())
 
 
 class TreeWorth:
