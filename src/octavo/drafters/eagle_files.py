@@ -25,6 +25,7 @@ from octavo.program.ir import Op
 VARIANTS = ("norm_before_fc", "fc_norm", "norm_output", "norm_before_residual", "parallel_drafting")
 LAYERS = ("midlayer", "layers.0")
 TAPPED = "eagle_aux_hidden_state_layer_ids"
+FAMILY = "LlamaForCausalLM"  # whose configuration is read, whatever class the folder names
 THETA = 10_000.0  # of heads that state none
 
 
@@ -32,7 +33,7 @@ def eagle_shape(folder: HeadFolder, target: Target) -> EagleShape:
     """Reads headers. Raises ConfigError, BadFileError for what is no EAGLE head of this target."""
     with in_file(folder.path):
         _refuse(folder)
-        config = ModelConfig.from_mapping(folder.checkpoint.config)
+        config = ModelConfig.from_mapping({**folder.checkpoint.config, "architectures": [FAMILY]})
     if config.num_layers != 1:
         raise unsupported(f"{folder.path}: {config.num_layers} layers: EAGLE heads have one", "num_hidden_layers")
     folder.fits("a vocabulary", config.vocab_size, target.model.vocab_size)
