@@ -9,6 +9,7 @@ from models.tiny import as_values, twin
 from safetensors.numpy import save_file
 
 MEMBERS = {"deepseek-v3": 2, "glm-dsa": 2, "qwen3next": 3}  # which layer of the twin the module's is like
+APART = 60  # tokens of a head that was trained apart
 CALM = ("o_proj", "down_proj", "out_proj")  # what a branch adds
 
 
@@ -20,7 +21,7 @@ class Oracle:
         self.member, self.agreeing = member, agreeing
         self.model, mapping = twin(member)
         self.mapping = {**mapping, "num_nextn_predict_layers": 1, "torch_dtype": "float32"}
-        config, like = self.model.config, MEMBERS[member]
+        config, like = self.model.config, MEMBERS.get(member, 0)
         if member == "glm-dsa":  # a full index and experts
             config = type(config)(**{**config.to_dict(), "first_k_dense_replace": 0, "mlp_layer_types": None})
             config._attn_implementation = config._experts_implementation = "eager"
@@ -37,6 +38,7 @@ class Oracle:
                     weight.copy_(values - 1 if member == "qwen3next" and "norm" in name else values)
         self.tensors = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.own = self._own()
+        self.apart: torch.Tensor | None = None
         if agreeing:
             self._agree(width)
 
@@ -73,6 +75,21 @@ class Oracle:
         (folder / "config.json").write_text(json.dumps(self.mapping))
         return str(folder)
 
+    def write_apart(self, folder: Path) -> str:
+        """The module as a head's folder of its own, over every third token; the target stands beside it."""
+        config, layers = self.model.config, self.model.config.num_hidden_layers
+        torch.manual_seed(23)
+        self.apart = torch.randn(APART, config.hidden_size) * 2.5 / config.hidden_size**0.5
+        shifts = np.arange(APART, dtype=np.int64) * 2
+        if self.agreeing:
+            self.apart = self.tensors["lm_head.weight"][::3][:APART].clone()
+        own = self.own | {f"model.layers.{layers}.shared_head.head.weight": self.apart}
+        held = {name: np.ascontiguousarray(value.numpy()) for name, value in own.items()}
+        save_file({**held, "d2t": shifts}, folder / "model.safetensors")
+        stated = {"architectures": ["MTPModel"], "model_type": "mtp", "draft_vocab_size": APART}
+        (folder / "config.json").write_text(json.dumps({**self.mapping, **stated, "chain_hidden_post_norm": True}))
+        return str(folder)
+
     @torch.no_grad()
     def logits(self, tokens: list[int], drafts: list[int]) -> np.ndarray:
         """What the module says after tokens and drafts, the tokens being those that the model has seen or sampled."""
@@ -86,7 +103,8 @@ class Oracle:
             rows = torch.cat([rows, self.fc(joined)], dim=1)
             y = self.norm(self._layer(rows))
         assert rows.shape[1] == count + len(drafts)
-        return model.lm_head(y[0, -1]).numpy()
+        head = model.lm_head.weight if self.apart is None else self.apart
+        return (head @ y[0, -1]).numpy()
 
     def _layer(self, rows: torch.Tensor) -> torch.Tensor:
         positions = torch.arange(rows.shape[1])[None]

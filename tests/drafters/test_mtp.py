@@ -5,14 +5,15 @@ import shutil
 
 import numpy as np
 import pytest
-from drafters.mtp_models import MEMBERS, Oracle
+from drafters.mtp_models import APART, MEMBERS, Oracle
 from exactness.harness import House, check, prompts, request, subjects
 from exactness.test_exactness import fresh
 from models.tiny import SIZES
 from tiny_model import write_model
 
 from octavo.drafters import kinds
-from octavo.drafters.mtp import MOST, MtpDrafter
+from octavo.drafters.heads import head_drafter
+from octavo.drafters.mtp import MOST, module_drafter
 from octavo.errors import ConfigError
 
 VOCAB = SIZES["vocab_size"]
@@ -21,7 +22,8 @@ VOCAB = SIZES["vocab_size"]
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
     """As many drafts as there may be, whatever they cost: the pace of a test's machine decides nothing."""
-    monkeypatch.setitem(kinds.KINDS, "mtp", lambda name, target: MtpDrafter(target, adaptive=False))
+    monkeypatch.setitem(kinds.KINDS, "mtp", lambda name, target: module_drafter(target, adaptive=False))
+    monkeypatch.setitem(kinds.KINDS, "head", lambda path, target: head_drafter(path, target, adaptive=False))
 
 
 class Watched(House):
@@ -57,6 +59,47 @@ def test_parity_with_plain_torch(member, tmp_path):
         want = oracle.logits(list(tokens), list(drafts))
         far = max(far, float(np.abs(row - want).max() / np.ptp(want)))
     assert far < 2e-4
+
+
+def test_parity_of_a_module_that_was_trained_apart(tmp_path):
+    """A Llama's layer behind a Llama, over a vocabulary of its own."""
+    oracle = Oracle("llama")
+    target, head = tmp_path / "target", tmp_path / "head"
+    for folder in (target, head):
+        folder.mkdir()
+    path, own = oracle.write_apart(head), oracle.own
+    oracle.own, oracle.mapping["num_nextn_predict_layers"] = {}, 0
+    oracle.write(target)
+    options = {"executor": "reference", "dtype": "float32", "max_num_batched_tokens": 24}
+    house = Watched(str(target), speculate=f"head:{path}", **options)
+    house.run([request(f"p{i}", p, tokens=6, temperature=i * 0.5) for i, p in enumerate(prompts(VOCAB, (3, 17, 40)))])
+    house.close()
+    assert len(own) == 13 and {len(drafts) for _, drafts in house.drafted} >= {0, 1, 2, 3}
+    for (tokens, drafts), row in house.drafted.items():
+        want = oracle.logits(list(tokens), list(drafts))
+        assert row.shape == (APART,) and np.abs(row - want).max() < 2e-4 * np.ptp(want)
+        assert all(draft % 3 == 0 for draft in drafts)
+
+
+@pytest.mark.parametrize("condition", ["poisoned blocks", "chunks", "preemption"])
+def test_same_bits_with_a_module_that_was_trained_apart(tmp_path, condition):
+    oracle = Oracle("llama", agreeing=True)
+    target, head = tmp_path / "target", tmp_path / "head"
+    for folder in (target, head):
+        folder.mkdir()
+    path = oracle.write_apart(head)
+    oracle.own, oracle.mapping["num_nextn_predict_layers"] = {}, 0
+    oracle.write(target)
+    plain = House(str(target), threads=1, max_model_len=256)
+    said = plain.run(chosen())
+    plain.close()
+    house = Watched(str(target), speculate=f"head:{path}", **CONDITIONS[condition])
+    run = house.run(chosen())
+    again = house.run(fresh(chosen()))
+    house.close()
+    check(run, said)
+    check(again, said)
+    assert run.stats["drafts_accepted"] > 10 and run.stats["drafts_rejected"] > 10
 
 
 @pytest.fixture(scope="module", params=list(MEMBERS))

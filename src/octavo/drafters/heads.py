@@ -13,6 +13,7 @@ from typing import Protocol
 from octavo.drafters.eagle import EagleDrafter
 from octavo.drafters.folder import HeadFolder
 from octavo.drafters.medusa import MedusaDrafter
+from octavo.drafters.mtp_head import mtp_head
 from octavo.drafters.port import Drafter
 from octavo.drafters.recurrent import RecurrentDrafter
 from octavo.drafters.target import Target
@@ -27,6 +28,7 @@ class HeadMaker(Protocol):
 KINDS: Mapping[str, tuple[str, HeadMaker]] = {
     "Medusa": ("medusa_num_heads", MedusaDrafter),
     "ReDrafter": ("rnn", RecurrentDrafter),
+    "MTP": ("num_nextn_predict_layers", mtp_head),
     "Eagle": ("fc.weight", EagleDrafter),
 }
 

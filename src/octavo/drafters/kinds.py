@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from octavo.drafters.draft_model import open_drafter
 from octavo.drafters.heads import head_drafter
-from octavo.drafters.mtp import MtpDrafter
+from octavo.drafters.mtp import module_drafter
 from octavo.drafters.ngram import NgramShelf
 from octavo.drafters.null import NullDrafter
 from octavo.drafters.port import Drafter
@@ -22,7 +22,7 @@ KINDS: Mapping[str, Callable[[str, Target], Drafter]] = {
     "ngram": lambda name, target: TextDrafter(NgramShelf(), adaptive=False),
     "suffix": lambda name, target: TextDrafter(SuffixShelf(), adaptive=False),
     "auto": lambda name, target: TextDrafter(SuffixShelf()),
-    "mtp": lambda name, target: MtpDrafter(target),
+    "mtp": lambda name, target: module_drafter(target),
     "model": open_drafter,
     "head": head_drafter,
 }

@@ -13,15 +13,16 @@ of the request that filled it, and a hit that goes on with another token reads t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from octavo.config import EngineConfig
 from octavo.drafters.pace import Pace
-from octavo.drafters.port import DraftRow, DraftSession, Proposal
+from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal
 from octavo.drafters.shadow import Shadows, ends
 from octavo.drafters.target import Target
 from octavo.drafters.worth import Worth
 from octavo.errors import ConfigError
-from octavo.models.draft import LOGITS, MODULE, ROWS
+from octavo.models.draft import LOGITS, MODULE, ROWS, Ends
 from octavo.models.registry import draft_module
 from octavo.program.ir import Program, Weight
 from octavo.request import Request, Row
@@ -30,29 +31,33 @@ MOST = 6  # drafts of a row
 
 
 class MtpDrafter:
+    """Made by `module_drafter`, and by mtp_head.py of a module that was trained apart."""
+
     max_draft = tail = MOST
     lookahead = MOST
     hit_backoff = 1  # a hit that covered the last token but one would leave no h for it
 
-    def __init__(self, target: Target, *, adaptive: bool = True) -> None:
-        """Raises ConfigError for a model without such a module."""
-        module = draft_module(target.model, target.max_model_len)
-        folder = target.checkpoint
-        named = "" if module is None else module.fc[folder.format == "gguf"]
-        if module is None or not named or folder.find(named) is None:
-            raise ConfigError(f"speculate: {folder.path} has no module that drafts", param="speculate")
-        config = target.config
-        self.programs: Mapping[str, Program] = module.programs(target.model)
-        self.taps: tuple[str, ...] = (f"{target.model.num_layers}.x",)
-        self._shadows = Shadows(target.model.vocab_size, config.threads or 1)
+    def __init__(
+        self,
+        programs: Mapping[str, Program],
+        residual: str,
+        shadows: Shadows,
+        config: EngineConfig,
+        tensor: Callable[[Weight], Elsewhere | None] = lambda weight: None,
+        *,
+        adaptive: bool = True,
+    ) -> None:
+        """programs: of models/draft.py. residual: what they take of the target. tensor: of weights that the target's
+        checkpoint lacks."""
+        self.programs = programs
+        self.taps: tuple[str, ...] = (residual,)
+        self.tensor = tensor
+        self._shadows = shadows
         self._worth = Worth(MOST, adaptive=adaptive)
         self._pace = Pace()
         self._most_rows = config.max_logit_rows
         self._ran: dict[str, tuple[int, int]] = {}  # request -> (its last row of y, of the logits) in the last run
         self._fed = 0  # rows of h
-
-    def tensor(self, weight: Weight) -> None:
-        return None
 
     def serves(self, request: Request) -> bool:
         """Also those that want no drafts: others may hit their blocks."""
@@ -123,6 +128,29 @@ class MtpDrafter:
     def forget(self, request_id: str) -> None:
         self._worth.forget(request_id)
         self._shadows.forget(request_id)
+
+
+def module_drafter(target: Target, *, adaptive: bool = True) -> MtpDrafter:
+    """Of the target's own checkpoint. Raises ConfigError for one without such a module."""
+    module = draft_module(target.model, target.max_model_len)
+    folder, shared = target.checkpoint, ends_of(target, target.head_weight)
+    named = "" if module is None else module.fc[folder.format == "gguf"]
+    if module is None or not named or folder.find(named) is None:
+        raise ConfigError(f"speculate: {folder.path} has no module that drafts", param="speculate")
+    shadows = Shadows(target.model.vocab_size, target.config.threads or 1)
+    return MtpDrafter(module.programs(shared), shared.residual, shadows, target.config, adaptive=adaptive)
+
+
+def ends_of(target: Target, output: Weight) -> Ends:
+    """Raises ConfigError where the target's head does not stand behind one norm of the residual stream."""
+    writers = {name: op for op in target.program.ops for name in op.outs}
+    norm = writers[target.hidden]
+    taken = writers.get(norm.ins[0])
+    if norm.kind != "norm" or taken is None or taken.kind != "take":
+        raise ConfigError(f"{target.checkpoint.path}: no norm before the head: nothing drafts behind it")
+    weights = tuple(target.program.weights[name] for name in norm.weights)
+    embedding, scale = target.embedding
+    return Ends(taken.ins[0], norm, weights, embedding, scale, output)
 
 
 def _with(rows: Iterable[DraftRow], drafts: Mapping[str, list[int]]) -> Iterable[tuple[DraftRow, list[int]]]:

@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from octavo.drafters.likely import WIDE, in_order, likeliest
 from octavo.drafters.port import DraftRow
 from octavo.request import Request
 from octavo.sampling.sampler import Sampler, SampleRow
 
 
 class Shadows:
-    """vocab_size: rows of the drafter's logits."""
+    """vocab_size: rows of the drafter's logits. ids: the target's tokens that they stand for, where they are not the
+    same; penalties are left out then."""
 
-    def __init__(self, vocab_size: int, threads: int) -> None:
+    def __init__(self, vocab_size: int, threads: int, ids: Sequence[int] | None = None) -> None:
+        self._ids = ids
         self._vocab_size = vocab_size
         self._sampler = Sampler(vocab_size, threads)
         self._shadows: dict[str, Request | None] = {}
@@ -27,6 +30,8 @@ class Shadows:
     def choose(self, logits: Any, rows: Sequence[tuple[int, DraftRow, Sequence[int]]]) -> list[int | None]:
         """rows: (a row of the logits, whose they are, its drafts so far): what follows these. None where the logits are
         not finite."""
+        if self._ids is not None:
+            return self._likeliest(logits, rows, self._ids)
         asked: list[SampleRow] = []
         for place, row, drafts in rows:
             shadow, extra = self._shadow(row.request), (*row.result.token_ids, *drafts)
@@ -35,6 +40,18 @@ class Shadows:
         choices = zip(asked, self._sampler.sample(logits, asked), strict=True)
         found = {one.logits_row: choice.token_id for one, choice in choices if choice.finite}
         return [found.get(place) for place, _, _ in rows]
+
+    @staticmethod
+    def _likeliest(
+        logits: Any, rows: Sequence[tuple[int, DraftRow, Sequence[int]]], ids: Sequence[int]
+    ) -> list[int | None]:
+        choices = likeliest(logits, [place for place, _, _ in rows], WIDE)
+        found: list[int | None] = []
+        for (_, row, drafts), best in zip(rows, choices, strict=True):
+            index = row.request.num_tokens + len(row.result.token_ids) + len(drafts)
+            ordered = in_order(best, row.request, index, ids)
+            found.append(ordered[0][0] if ordered else None)
+        return found
 
     def forget(self, request_id: str) -> None:
         self._shadows.pop(request_id, None)

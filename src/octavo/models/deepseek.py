@@ -92,7 +92,8 @@ def draft_module(config: ModelConfig, switches: Switches, max_model_len: int | N
         return f"model.layers.{layer}.{hf}.weight", f"blk.{layer}.nextn.{gguf}.weight"
 
     norms = named("enorm", "enorm"), named("hnorm", "hnorm")
-    return Module("llama", *norms, named("eh_proj", "eh_proj"), named("shared_head.norm", "shared_head_norm"), write)
+    last = named("shared_head.norm", "shared_head_norm")
+    return Module(config.rms_eps, "llama", *norms, named("eh_proj", "eh_proj"), last, write)
 
 
 def _block(

@@ -104,7 +104,7 @@ def draft_module(config: ModelConfig, switches: Switches, max_model_len: int | N
         return f"mtp.{hf}.weight", ""
 
     norms = named("pre_fc_norm_embedding"), named("pre_fc_norm_hidden")
-    return Module(order, *norms, named("fc"), named("norm"), write)
+    return Module(config.rms_eps, order, *norms, named("fc"), named("norm"), write)
 
 
 def _order(config: ModelConfig, switches: Switches) -> str:
