@@ -19,7 +19,16 @@ CHOICES = {
     "task": ("auto", "generate", "embed"),
     "pooling": ("auto", "last", "mean", "cls"),
 }
-SPECULATE = ("off", "ngram", "suffix", "auto", "mtp", "model:NAME", "head:PATH")  # "kind:WHAT": of what, the user says
+SPECULATE = (
+    "off",
+    "ngram",
+    "suffix",
+    "auto",
+    "mtp",
+    "model:NAME",
+    "head:PATH",
+    "ngramlm:FILE",
+)  # "kind:WHAT": of what, the user says
 COUNTS = (
     "threads",
     "max_num_seqs",

@@ -3,7 +3,8 @@
 A pair is the same prompts in the engine without drafts and in that of a kind, one after the other, the order changing
 from pair to pair; every pair has prompts of its own, and outputs of earlier ones are out of reach of any lookup. The
 rate of a run: tokens that came after every request had its first, over that time. ids of both are the same, or it is an
-error. `forced` proposes what the plain run said, so that all is accepted: what the mechanism can bring.
+error. Prose is sampled, since the likeliest text of a small model soon goes in circles. `forced` proposes what the
+plain run said, so that all is accepted: what the mechanism can bring.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from octavo.text.tokenizer import Tokenizer
 from octavo.workload.repeats import TEXTS, text
 
 FORCED = "forced"
+TEMPERATURES = {"prose": 0.8}  # of others 0
 PLAIN = "off"
 WARM = 1  # pairs before those that count
 
@@ -125,7 +127,7 @@ class Race:
         for pair in range(-WARM, pairs):
             prompts = [self._prompt(name, (pair + WARM) * batch + place) for place in range(batch)]
             before = {kind: self._drafts(kind) for kind in kinds}
-            ran = self._round(prompts, backward=pair % 2 == 1)
+            ran = self._round(prompts, TEMPERATURES.get(name, 0.0), backward=pair % 2 == 1)
             for kind in kinds:
                 if ran[kind].ids != ran[PLAIN].ids:
                     raise EngineError(f"{kind}: on {name}, batch {batch}, the ids are not those of plain decoding")
@@ -156,7 +158,7 @@ class Race:
             len(ratios),
         )
 
-    def _round(self, prompts: Sequence[tuple[int, ...]], *, backward: bool) -> dict[str, Ran]:
+    def _round(self, prompts: Sequence[tuple[int, ...]], temperature: float, *, backward: bool) -> dict[str, Ran]:
         """Every engine once; the forced one behind the plain one, whose words it has."""
         order = [kind for kind in self._engines if kind != FORCED]
         if backward:
@@ -167,10 +169,11 @@ class Race:
         for kind in order:
             if kind == FORCED:
                 self._recorded.said = dict(zip(prompts, found[PLAIN].ids, strict=True))
-            found[kind] = self._run(self._engines[kind], prompts)
+            found[kind] = self._run(self._engines[kind], prompts, temperature)
         return found
 
-    def _run(self, engine: ThreadEngine, prompts: Sequence[tuple[int, ...]]) -> Ran:
+    def _run(self, engine: ThreadEngine, prompts: Sequence[tuple[int, ...]], temperature: float) -> Ran:
+        """Equal prompts have equal seeds, in every engine."""
         self._number += 1
         count = len(prompts)
         ids: list[list[int]] = [[] for _ in prompts]
@@ -185,11 +188,12 @@ class Race:
                     failed.append(delta.finish_reason)
                 left.release()
 
-        params = SamplingParams(temperature=0.0, max_tokens=self._steps, ignore_eos=True)
+        params = SamplingParams(temperature=temperature, max_tokens=self._steps, ignore_eos=True)
         for place, prompt in enumerate(prompts):
             engine.info.check(len(prompt), self._steps)
             # a tenant of its own: neither prefixes nor outputs of other runs are found
-            request = Request(f"bench-{self._number}.{place}", prompt, params, tenant=f"bench-{self._number}")
+            name, tenant = f"bench-{self._number}.{place}", f"bench-{self._number}"
+            request = Request(name, prompt, params, seed=place, tenant=tenant)
             engine.submit(request, lambda delta, place=place: listen(place, delta))  # type: ignore[misc]
         for _ in range(count):
             left.acquire()

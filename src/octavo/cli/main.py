@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "launch": ("launch", "start a coding agent on the served model"),
     "perplexity": ("perplexity", "perplexity of a text, and fidelity against the reference"),
     "quantize": ("quantize", "write a model again in fewer bits"),
-    "train": ("train", "learn a draft head from a model and text"),
+    "train": ("train", "learn a draft head or an n-gram model from text"),
     "doctor": ("doctor", "what this machine offers and whether the build uses it"),
     "completion": ("completion", "print a shell completion script"),
 }

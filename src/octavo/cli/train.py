@@ -1,15 +1,19 @@
-"""`octavo train WHAT`: draft heads, learnt from a model's own hidden states."""
+"""`octavo train WHAT`: n-gram models (train_ngram.py), and draft heads, learnt from a model's own hidden states."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import fields
 from pathlib import Path
 
+from octavo.cli import train_ngram
 from octavo.cli.screen import progress, short, table
+from octavo.cli.train_ngram import ORDER
 from octavo.errors import UsageError
 from octavo.train import KINDS, LOSSES, HeadOrder, HeadReport, train_head
 
+SHARED = ("model", "kind", "data", "out", "tokens")  # of head and ngram
 _DEFAULT = HeadOrder(model="", kind="medusa", data="", out=Path())
 
 
@@ -20,13 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
         parser.add_argument(f"--{flag}", type=kind, metavar=metavar, default=default, help=said)
 
     kinds = "; ".join(f"{name}: {kind.help}" for name, kind in KINDS.items())
-    parser.add_argument("what", choices=("head",), help="head: a draft head for --speculate head:OUT")
-    parser.add_argument("--kind", required=True, choices=tuple(KINDS), help=kinds)
+    what = "head: a draft head for --speculate head:OUT; ngram: an n-gram model for --speculate ngramlm:OUT"
+    parser.add_argument("what", choices=("head", "ngram"), help=what)
+    parser.add_argument("--kind", choices=tuple(KINDS), help=f"of head. {kinds}")
+    parser.add_argument("--order", type=int, metavar="N", help=f"of ngram: its longest n-grams (default: {ORDER})")
     parser.add_argument("--model", required=True, metavar="MODEL", help="the model to draft for, as run takes it")
     data = "a text, a folder of texts, a log of requests (.jsonl), or stdlib: the documentation in Python's library"
     parser.add_argument("--data", required=True, metavar="PATH", help=data)
-    parser.add_argument("--out", required=True, metavar="FOLDER", help="the head's folder, written here")
-    number("tokens", "tokens of text in all")
+    parser.add_argument("--out", required=True, metavar="PATH", help="the head's folder, or the n-gram model's file")
+    parser.add_argument(
+        "--tokens", type=int, metavar="N", help=f"of text in all (default: {_DEFAULT.tokens}; ngram: all)"
+    )
     number("window", "longest sequence")
     number("generate", "the model goes on by so many tokens after each prompt of the data; 0: text as it is")
     number("prompt", "tokens of a prompt that is cut out of text")
@@ -58,6 +66,15 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.what == "ngram":
+        for name in (*(each.name for each in fields(HeadOrder) if each.name not in SHARED), "kind", "float32"):
+            default = None if name == "kind" else getattr(_DEFAULT, name, False)
+            if getattr(args, name, default) != default:
+                raise UsageError(f"train ngram: --{name.replace('_', '-')} is of head", param=name)
+        return train_ngram.run(args)
+    if args.kind is None or args.order is not None:
+        raise UsageError("train head: --kind says which head; --order is of ngram", param="kind")
+    args.tokens = _DEFAULT.tokens if args.tokens is None else args.tokens
     _check(args)
     names = ("model", "kind", "data", "tokens", "window", "generate", "prompt", "chat", "temperature", "executor")
     more = (

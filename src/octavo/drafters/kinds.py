@@ -8,6 +8,7 @@ from octavo.drafters.draft_model import open_drafter
 from octavo.drafters.heads import head_drafter
 from octavo.drafters.mtp import module_drafter
 from octavo.drafters.ngram import NgramShelf
+from octavo.drafters.ngram_lm import NgramModelShelf
 from octavo.drafters.null import NullDrafter
 from octavo.drafters.port import Drafter
 from octavo.drafters.suffix import SuffixShelf
@@ -21,6 +22,7 @@ KINDS: Mapping[str, Callable[[str, Target], Drafter]] = {
     "off": lambda name, target: NullDrafter(),
     "ngram": lambda name, target: TextDrafter(NgramShelf(), adaptive=False),
     "suffix": lambda name, target: TextDrafter(SuffixShelf(), adaptive=False),
+    "ngramlm": lambda path, target: TextDrafter(NgramModelShelf(path, target)),
     "auto": lambda name, target: TextDrafter(SuffixShelf()),
     "mtp": lambda name, target: module_drafter(target),
     "model": open_drafter,

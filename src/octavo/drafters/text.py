@@ -23,8 +23,8 @@ class Lookup(Protocol):
     """Of one request."""
 
     def add(self, token: int) -> None: ...
-    def follow(self, most: int) -> Sequence[int]:
-        """What followed the last tokens where they stood before, at most so many."""
+    def follow(self, most: int) -> Sequence[int] | Proposal:
+        """What followed the last tokens where they stood before, at most so many; a chain."""
 
 
 class Shelf(Protocol):
@@ -85,7 +85,8 @@ class TextDrafter:
         if taken < request.num_tokens + len(row.result.token_ids):
             return Proposal()
         count = self._worth.count(request.id, rows, session)
-        return Proposal(tuple(lookup.follow(count))) if count else Proposal()
+        found = lookup.follow(count) if count else ()
+        return found if isinstance(found, Proposal) else Proposal(tuple(found))
 
     def forget(self, request_id: str) -> None:
         self._worth.forget(request_id)

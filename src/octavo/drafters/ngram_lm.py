@@ -1,0 +1,87 @@
+"""The trained n-gram model as drafter: `ngramlm:FILE`, made by `octavo train ngram`.
+
+Where the end of a request's text stood before in it, what followed there is proposed first (suffix.py); elsewhere the
+model goes on token by token, as long as what it holds likeliest is likely enough. A request that samples chooses with
+its own noise, which the target's choice has too; under rules that ask for chances its drafts are drawn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from math import log
+
+from octavo.config import VerifyRule
+from octavo.drafters.likely import in_order
+from octavo.drafters.ngram_file import NgramModel
+from octavo.drafters.port import Proposal
+from octavo.drafters.suffix import SHORTEST, Automaton
+from octavo.drafters.target import Target
+from octavo.request import Request
+from octavo.sampling.seeds import uniform
+from octavo.weights.stated import tokenizer_of
+
+CHOICES = 8  # tokens that may follow a context
+LIKELY = 0.25  # chance of the likeliest: with less the chain ends before it
+DRAW = 4  # place of the noise of draws among a request's numbers
+
+
+class NgramText:
+    """One request."""
+
+    def __init__(self, model: NgramModel, request: Request, *, drawn: bool) -> None:
+        self._model = model
+        self._request = request
+        self._drawn = drawn and not request.params.greedy
+        self._own = Automaton()
+        self._last: deque[int] = deque(maxlen=model.order - 1)
+
+    def add(self, token: int) -> None:
+        self._own.add(token)
+        self._last.append(token)
+
+    def follow(self, most: int) -> Sequence[int] | Proposal:
+        length, end = self._own.matched
+        if length >= SHORTEST:
+            return self._own.tokens[end : end + most]
+        tokens: list[int] = []
+        chances: list[dict[int, float]] = []
+        context = deque(self._last, maxlen=self._last.maxlen)
+        root = len(self._own.tokens)
+        while len(tokens) < most:
+            likely = self._model.likely(tuple(context), CHOICES)
+            if not likely or likely[0][1] < LIKELY:
+                break
+            token = self._chosen(likely, root, len(tokens))
+            if self._drawn:
+                whole = sum(chance for _, chance in likely)
+                chances.append({other: chance / whole for other, chance in likely})
+            tokens.append(token)
+            context.append(token)
+        return Proposal(tuple(tokens), (), tuple(chances))
+
+    def _chosen(self, likely: Sequence[tuple[int, float]], root: int, place: int) -> int:
+        if not self._drawn:
+            ids = [token for token, _ in likely]
+            choices = [(rank, log(chance)) for rank, (_, chance) in enumerate(likely)]
+            return in_order(choices, self._request, root + place, ids)[0][0]
+        at = uniform(self._request.seed, root, place, DRAW, 0) * sum(chance for _, chance in likely)
+        for token, chance in likely:
+            if at < chance:
+                return token
+            at -= chance
+        return likely[-1][0]
+
+
+class NgramModelShelf:
+    def __init__(self, path: str, target: Target) -> None:
+        """Raises MissingFileError, BadFileError, ConfigError: one line that names the file."""
+        self._model = NgramModel(path)
+        self._model.check(tokenizer_of(target.checkpoint))
+        self._verify: VerifyRule = target.config.verify
+
+    def open(self, request: Request) -> NgramText:
+        return NgramText(self._model, request, drawn=self._verify in ("residual", "block"))
+
+    def close(self, request: Request, lookup: object) -> None:
+        return
