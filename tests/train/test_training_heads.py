@@ -192,6 +192,7 @@ def test_features_are_shared_and_computed_once(train, tmp_path, monkeypatch):
     assert train("medusa", tmp_path / "two", "--depth", 2, *shared).code == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "features").iterdir()} == before
     assert not (tmp_path / "two" / "features").exists()
+    assert train("medusa", tmp_path / "four", *shared, "--resume").code == 0  # broken off before its first step
     (tmp_path / "features" / "00001.safetensors").unlink()
     assert train("medusa", tmp_path / "three", *shared).code == 0
     assert before.keys() == set((tmp_path / "features").iterdir())

@@ -13,7 +13,7 @@ from octavo.load.plot import COLOURS, Chart, linear, sheet
 from octavo.train import Progress, tensors
 from octavo.train.eagle3 import Eagle3
 from octavo.train.evaluation import acceptance
-from octavo.train.features import Features, prepared
+from octavo.train.features import ABOUT, Features, prepared
 from octavo.train.head import Batch, Head
 from octavo.train.loop import PROGRESS, Course
 from octavo.train.medusa import Medusa
@@ -80,7 +80,7 @@ def run(order: HeadOrder, progress: Progress) -> HeadReport:
 
 
 def _check_place(order: HeadOrder) -> None:
-    ours = [order.out / name for name in (PROGRESS, "features/about.json", "model.safetensors")]
+    ours = order.out / PROGRESS, order.feature_folder / ABOUT
     if order.resume:
         if not any(path.exists() for path in ours):
             raise UsageError(f"{order.out}: holds no training to go on with", param="resume")
