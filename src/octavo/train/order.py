@@ -133,8 +133,7 @@ class Verified:
 @dataclass(frozen=True, slots=True)
 class HeadReport:
     """done: False where the time was over before the last step. history: (step, loss) pairs. covered: share of the
-    text's tokens that the draft vocabulary holds. acceptance: none before the end. verified: none where the engine
-    has no drafter for heads of this kind."""
+    text's tokens that the draft vocabulary holds. acceptance, verified: none before the end."""
 
     done: bool
     step: int

@@ -11,7 +11,6 @@ from octavo.drafters.heads import head_drafter
 from octavo.drafters.target import Target
 from octavo.engine.course import NO_DRAFTS
 from octavo.engine.llm import LLM
-from octavo.errors import ConfigError
 from octavo.request import SamplingParams
 from octavo.train.order import HeadOrder, Verified
 from octavo.train.texts import TokenRun
@@ -26,12 +25,9 @@ TEMPERATURES = (0.0, 1.0)
 def verified(
     order: HeadOrder, runs: Sequence[TokenRun], advance: Callable[[str, int, int], None]
 ) -> tuple[Verified, ...]:
-    """Greedy and sampled answers to the beginnings of `runs`, one after another; nothing where the engine has no
-    drafter for this kind of head."""
+    """Greedy and sampled answers to the beginnings of `runs`, one after another."""
     prompts = [run.ids[: run.begin or order.prompt] for run in runs]
     llm = _opened(order, max(map(len, prompts)) + TOKENS)
-    if llm is None:
-        return ()
     found: list[Verified] = []
     try:
         for number, temperature in enumerate(TEMPERATURES):
@@ -60,19 +56,14 @@ def verified(
     return tuple(found)
 
 
-def _opened(order: HeadOrder, longest: int) -> LLM | None:
+def _opened(order: HeadOrder, longest: int) -> LLM:
     """The engine with a drafter that always proposes: what it measures is no matter of time."""
     chosen: dict[str, Any] = {"threads": order.threads, "max_num_seqs": 1, "max_model_len": longest}
     with ExitStack() as opened:
         checkpoint = open_checkpoint(resolve(order.model))
         opened.callback(checkpoint.close)
         target = Target(model_config(checkpoint), checkpoint, EngineConfig(model=order.model, **chosen), opened)
-        try:
-            drafter = head_drafter(str(order.out), target, adaptive=False)
-        except ConfigError as error:
-            if error.code == "unsupported":
-                return None
-            raise
+        drafter = head_drafter(str(order.out), target, adaptive=False)
         return LLM(order.model, drafter=drafter, **chosen)
 
 
