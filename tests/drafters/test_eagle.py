@@ -4,6 +4,7 @@ The twin computes a whole sequence at once, in torch: e the embedding of the nex
 """
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from octavo.drafters.eagle_program import STATE
 from octavo.drafters.folder import HeadFolder
 from octavo.drafters.heads import head_drafter
 from octavo.drafters.port import Proposal
+from octavo.drafters.tree import TreeWorth
 from octavo.errors import BadFileError, ConfigError, OctavoError
 
 torch = pytest.importorskip("torch")
@@ -154,9 +156,9 @@ class Kept(EagleDrafter):
         return growths
 
 
-def opened(model, folder, branching=BUSHY, **options):
+def opened(model, folder, branching=BUSHY, *, adaptive=False, **options):
     target = heads.open_target(model, **options)
-    drafter = Kept(HeadFolder(folder, target), target, branching, adaptive=False)
+    drafter = Kept(HeadFolder(folder, target), target, branching, adaptive=adaptive)
     drafter.entries, drafter.features, drafter.grown = {}, {}, []
     return drafter
 
@@ -331,3 +333,31 @@ def test_what_does_not_fit_is_refused_in_one_line(made, tmp_path, kind, break_it
         head_drafter(str(tmp_path), heads.open_target(made[0]))
     assert isinstance(raised.value, error) and said in raised.value.message and "\n" not in raised.value.message
     assert str(tmp_path) in raised.value.message
+
+
+# ---- how much
+@pytest.mark.parametrize(("pace", "least", "most"), [((1.0, 0.0), 4, 8), ((1.0, 0.25), 0.3, 3), ((1e-7, 0.0), 0, 0.3)])
+def test_as_many_are_proposed_as_pay(made, tmp_path, pace, least, most):
+    """Steps that last; rows that cost a quarter of a step; steps of no time, of which one is tried."""
+    model, target = made
+    folder = eagle_heads.write(tmp_path / "head", *eagle_heads.eagle3(target))
+    drafter = opened(model, folder, adaptive=True)
+    house = House(model, drafter=drafter, threads=1)
+    house.parts.runner.pace = lambda rows: pace
+    run = house.run(asked(30)[:1])
+    house.close()
+    proposed = run.stats["drafts_accepted"] + run.stats["drafts_rejected"]
+    assert least <= proposed / run.stats["steps"] <= most
+
+
+def test_a_level_pays_by_what_it_promises():
+    worth = TreeWorth()
+    session = SimpleNamespace(pace=lambda rows: (0.01, 0.0))
+    assert worth.pays({"a": 0.5}, 0.004, 1, session)
+    assert not worth.pays({"a": 0.5}, 0.004, 2, session), "a token is worth half a step of two requests"
+    assert worth.pays({"a": 0.5, "b": 0.5}, 0.004, 2, session)
+    for _ in range(30):
+        worth.proposed("a", [0.9])
+        worth.hear("a", 1, 0)
+    assert not worth.pays({"a": 0.5}, 0.001, 1, session), "what was promised did not come"
+    assert TreeWorth(adaptive=False).pays({}, 1.0, 1, session)

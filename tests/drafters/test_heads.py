@@ -44,7 +44,7 @@ def test_what_is_no_head_is_refused_in_one_line(target, tmp_path):
     (folder / "medusa_lm_head.pt").write_bytes(b"\x80\x02")
     refused(PolicyError, "medusa_lm_head.pt is a pickle", "safetensors.torch.save_file")
     heads.write(folder, {"architectures": ["LlamaForCausalLM"]}, random_tensors())
-    refused(ConfigError, "architectures 'LlamaForCausalLM' is none of the draft heads known: Medusa, ReDrafter, Eagle")
+    refused(ConfigError, "architectures 'LlamaForCausalLM' is none of the draft heads known: Medusa")
     heads.write(folder, {"hidden_size": 3}, random_tensors())
     refused(ConfigError, "names no architecture")
     (folder / "config.json").write_text("{")

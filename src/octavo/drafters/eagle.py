@@ -81,7 +81,9 @@ class EagleDrafter:
         self._limits = target.config.max_num_batched_tokens, target.config.max_logit_rows
         self._worth = TreeWorth(adaptive=adaptive)
         self._known: dict[str, _Known] = {}  # of this step
+        self._asked = False  # whether this step's proposals are worth making
         self._fused = 0  # rows of g
+        self._seconds = 0.0  # of a level, lately
 
     def tensor(self, weight: Weight) -> Elsewhere | None:
         return self._folder.tensor(weight)
@@ -98,30 +100,32 @@ class EagleDrafter:
         self._known.clear()
         plans: list[Row] = []
         sources: list[int] = []
-        logits = 0
+        logits, count = 0, sum(1 for row in rows if row.result.token_ids)
+        self._asked = count > 0 and self._worth.asks(count, session)
         for row in rows:
             sampled = bool(row.result.token_ids)
             if sampled:
                 self._worth.hear(row.request.id, row.row.num_drafts, len(row.result.accepted))
             known = spine(row)
             self._known[row.request.id] = _Known(known, len(sources), logits)
-            plans.append(known.row(row.request, logits_from=len(known.tokens) - sampled))
+            told = sampled and self._asked
+            plans.append(known.row(row.request, logits_from=len(known.tokens) - told))
             sources += known.sources
-            logits += sampled
+            logits += told
         session.run(FUSE, plans, sources)
         session.run(HEAD, plans, range(len(sources)))
         self._fused = len(sources)
 
     # ---- drafts
     def propose(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[Proposal]:
-        if not self._worth.asks(len(rows), session):
+        if not self._asked:
             return [Proposal()] * len(rows)
         begun = time.perf_counter()
         growths = self._growths(session, rows)
         growing = list(growths.values())
         self._expand(session, [(one, -1, self._known[one.request.id].logits) for one in growing])
         for _ in range(1, self._branching.depth):
-            growing = self._level(session, growing)
+            growing = self._level(session, growing, len(rows))
         proposals = [self._proposal(growths.get(row.request.id)) for row in rows]
         self._worth.took(time.perf_counter() - begun)
         return proposals
@@ -150,13 +154,16 @@ class EagleDrafter:
             growths[request.id] = growth
         return growths
 
-    def _level(self, session: DraftSession, growing: Sequence[Growth]) -> list[Growth]:
-        """Runs the likeliest of the last level and looks what may follow them: those that go on."""
+    def _level(self, session: DraftSession, growing: Sequence[Growth], requests: int) -> list[Growth]:
+        """Runs the likeliest of the last level and looks what may follow them: those that go on. None when the tokens
+        that are likely behind them are not worth the run."""
         for growth in growing:
             growth.choose()
         chosen = [growth for growth in growing if growth.frontier]
-        if not chosen:
+        promised = {growth.request.id: growth.promised() for growth in chosen}
+        if not chosen or not self._worth.pays(promised, self._seconds, requests, session):
             return []
+        begun = time.perf_counter()
         plans: list[Row] = []
         sources: list[int] = []
         asked: list[tuple[Growth, int, int]] = []
@@ -171,6 +178,8 @@ class EagleDrafter:
         for growth, first in zip(chosen, firsts, strict=True):
             growth.ran(first)
         self._expand(session, asked)
+        seconds = time.perf_counter() - begun
+        self._seconds = 0.8 * self._seconds + 0.2 * seconds if self._seconds else seconds
         return chosen
 
     def _expand(self, session: DraftSession, asked: Sequence[tuple[Growth, int, int]]) -> None:

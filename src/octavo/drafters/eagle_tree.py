@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf, log
+from math import exp, inf, log
 
 from octavo.drafters.likely import Choice
 from octavo.drafters.port import DraftRow
@@ -107,6 +107,13 @@ class Growth:
         begin = self.spine.end if self.spine.tokens else self.root + 1
         room = max(self.limit - begin - len(self.running), 0)
         self.frontier = sorted(number for number in best[:room] if self.drafts[number].chance > floor)
+
+    def promised(self) -> float:
+        """Tokens that may come true behind the frontier: of its chances, what the last level kept of those before."""
+        likely = sum(exp(self.drafts[number].chance) for number in self.frontier)
+        above = {self.drafts[number].parent for number in self.frontier}
+        before = sum(exp(self.drafts[number].chance) if number >= 0 else 1.0 for number in above)
+        return likely * min(likely / before, 1.0)
 
     def rows(self, states: int) -> tuple[Row, list[int]]:
         """The next run's row and its sources. states: rows of g, which stand before those of x."""

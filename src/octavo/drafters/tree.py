@@ -7,7 +7,7 @@ proposal while it brings more than making it costs. Time enters here alone, and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -82,9 +82,20 @@ class TreeWorth:
         plain, row = session.pace(rows)
         if not self._adaptive or plain <= 0:
             return 0.0
+        return CAUTION * row * rows / plain / max(self._believed(request_id), 1e-6)
+
+    def pays(self, promised: Mapping[str, float], seconds: float, rows: int, session: DraftSession) -> bool:
+        """Whether further drafts are worth making, which takes so long. promised: by request, the tokens that would
+        come true as the drafter gives it."""
+        plain, _ = session.pace(rows)
+        if not self._adaptive or plain <= 0:
+            return True
+        tokens = sum(self._believed(request_id) * count for request_id, count in promised.items())
+        return tokens * plain > CAUTION * rows * seconds
+
+    def _believed(self, request_id: str) -> float:
         accepted, expected = self._trust.get(request_id, (1.0, 1.0))
-        trust = min(accepted / expected, MOST_TRUST) if expected > 0 else 0.0
-        return CAUTION * row * rows / plain / max(trust, 1e-6)
+        return min(accepted / expected, MOST_TRUST) if expected > 0 else 0.0
 
     def proposed(self, request_id: str, chances: Sequence[float]) -> None:
         self._chances[request_id] = tuple(chances)
