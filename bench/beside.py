@@ -1,6 +1,6 @@
 """An engine beside a server that is busy: steps at batch 8, idle and while bodies, templates and streams are served.
 
-    python bench/beside.py [--model smollm2:135m] [--tokens 80] [--rounds 3] [--apart]
+    python bench/beside.py [--model smollm2:135m] [--tokens 250] [--rounds 2] [--apart]
 
 The engine has all cores but one. Busy: bodies of 1 MB are parsed (10 a second), prompts of 64 KB rendered and tokenized
 (4 a second), and 200 streams of a second, scripted engine written (10 tokens a second each). --apart: the server and
@@ -30,6 +30,7 @@ from overhead import Stream, request  # noqa: E402
 from octavo.weights.fetch import resolve  # noqa: E402
 
 BATCH, STREAMS = 8, 200
+BLOCKS = 256  # few enough that all have been touched before anything is measured: a first touch costs milliseconds
 CHILD = """
 import os, struct, sys, time
 sys.path[:0] = {paths!r}
@@ -69,7 +70,9 @@ def serve(model: str, port: int, trace: str, apart: bool) -> int:
         os.sched_setaffinity(0, {cores[0]})
     config = ServerConfig(port=port, max_queued_requests=1000)
     engines = [
-        EngineConfig(model=model, served_model_name="real", threads=max(len(cores) - 1, 1), max_num_seqs=BATCH),
+        EngineConfig(
+            model=model, served_model_name="real", threads=max(len(cores) - 1, 1), max_num_seqs=BATCH, num_blocks=BLOCKS
+        ),
         EngineConfig(model=model, served_model_name="script", max_num_seqs=STREAMS, num_blocks=4096),
     ]
     models = FleetConfig(aliases={}).models(
@@ -148,8 +151,8 @@ def part(times: list[float], share: float) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description="an engine beside a busy server")
     parser.add_argument("--model", default="smollm2:135m")
-    parser.add_argument("--tokens", type=int, default=80)
-    parser.add_argument("--rounds", type=int, default=3, help="idle and busy in turns")
+    parser.add_argument("--tokens", type=int, default=250)
+    parser.add_argument("--rounds", type=int, default=2, help="idle and busy in turns")
     parser.add_argument("--apart", action="store_true")
     parser.add_argument("--serve", nargs=2, metavar=("PORT", "TRACE"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -165,7 +168,7 @@ def main() -> int:
             assert server.stdout is not None and server.stdout.readline().startswith("listening")
             if args.apart:
                 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-            asyncio.run(decode(port, 32))
+            asyncio.run(decode(port, args.tokens))
             steps_of(trace)
             for _ in range(args.rounds):
                 asyncio.run(decode(port, args.tokens))

@@ -62,6 +62,14 @@ def test_a_server_that_loads_says_how_far(start):
     assert server.ask("/v1/completions", BODY)[0] == 200
 
 
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="a policy of Linux")
+def test_a_server_stands_back_behind_its_engine(start):
+    server = start().announced()
+    policies = [os.sched_getscheduler(pid) for pid in (server.process.pid, server.engine_pid())]
+    assert policies == [os.SCHED_BATCH, os.SCHED_OTHER]
+    assert server.ask("/v1/completions", BODY)[0] == 200
+
+
 def test_a_signal_ends_a_load(start):
     server = start(machine={"load_seconds": 600.0})
     until(lambda: listens(server))

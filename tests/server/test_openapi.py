@@ -6,6 +6,7 @@ OCTAVO_FUZZ=N asks for N cases an operation, chosen anew each time (`make fuzz`)
 import json
 import os
 import re
+from collections import Counter
 
 import pytest
 import schemathesis
@@ -34,6 +35,7 @@ def document(served):
 
 def test_nothing_is_a_fault_of_ours(served):
     llm, app = served
+    answers: Counter[int] = Counter()
     for found in schemathesis.openapi.from_asgi("/openapi.json", app).get_all_operations():
         operation = found.ok()
 
@@ -47,10 +49,12 @@ def test_nothing_is_a_fault_of_ours(served):
         @given(operation.as_strategy())
         def ask(case):
             response = case.call()
+            answers[response.status_code] += 1
             assert response.status_code < 500, (case.as_curl_command(), response.text)
             assert llm.opened == llm.closed
 
         ask()
+    print(f"{answers.total()} requests, answers by status: {dict(sorted(answers.items()))}")
 
 
 def test_every_route_is_described(served, document):

@@ -42,7 +42,7 @@ def test_twice_the_load_that_fits(start):
 
 def test_a_death_of_any_process_at_any_moment(start):
     killed = Killed()
-    kills(lambda port=None: start(port, machine={"step_seconds": 0.002}), 6, random.Random(7), killed)
+    kills(lambda port=None: start(port, machine={"step_seconds": 0.002}), range(6), random.Random(7), killed)
     assert killed.faults == []
     assert all(len(ends) == 2 for ends in killed.ends.values())
     assert max(max(ends) for ends in killed.ends.values()) < LIMIT

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 
+from octavo.engine import precedence
 from octavo.engine.loop import EngineLoop
 from octavo.engine.parts import open_engine
 from octavo.engine.turns import Alone, SharedTurns, Turns
@@ -108,6 +109,7 @@ def watch(loop: EngineLoop, limit: float = TURN_SECONDS) -> None:
 
 
 def main() -> int:
+    precedence.as_usual()
     channel: Channel[Command] = Channel(socket.socket(fileno=int(sys.argv[1])), Command)
     code = Child(channel, SharedTurns(int(sys.argv[2])) if len(sys.argv) > 2 else Alone()).serve()
     channel.close()

@@ -19,6 +19,7 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
+from octavo.engine import precedence
 from octavo.errors import EngineError, OctavoError, ResourceError
 from octavo.server.config import ServerConfig
 from octavo.server.port import Living
@@ -104,6 +105,7 @@ def run(
     opened: what has to be there before anything is announced; health is answered meanwhile. beside: what else runs in
     the event loop, for as long as it does.
     """
+    precedence.stand_back()
     logging.getLogger("uvicorn.error").addFilter(lambda record: not str(record.msg).startswith(EXPECTED))
     server = Server(_settings(app, config), state)
 

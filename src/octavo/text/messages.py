@@ -31,6 +31,8 @@ def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     plain["role"] = _ROLES.get(plain["role"], plain["role"])
     plain["content"] = _content(message.get("content"), where)
     calls = plain.pop("tool_calls", None)
+    if calls is not None and not isinstance(calls, list):
+        raise RequestError(f"{where}.tool_calls is a list", param=f"{where}.tool_calls")
     if calls:
         plain["tool_calls"] = [_call(call, f"{where}.tool_calls[{place}]") for place, call in enumerate(calls)]
     return plain

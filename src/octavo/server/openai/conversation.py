@@ -26,6 +26,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 _MESSAGE_FIELDS = frozenset(
     ("role", "content", "name", "tool_calls", "tool_call_id", "refusal", "reasoning_content", "reasoning")
 )
+_TEXTS = frozenset(("name", "tool_call_id", "refusal", "reasoning_content", "reasoning"))
 _ANSWERED = frozenset(("annotations", "parsed"))  # what clients keep of an answer, and send back: nothing to a model
 _PARTS = {"image_url": "images", "input_audio": "audio", "file": "files", "video_url": "videos"}
 
@@ -149,11 +150,15 @@ def _check_message(message: Mapping[str, Any], where: str) -> None:
     for name, value in message.items():
         if name not in _MESSAGE_FIELDS and name not in _ANSWERED and value is not None:
             raise RequestError(f"unknown field {where}.{name}", code="unknown_field", param=f"{where}.{name}")
+        if name in _TEXTS and value is not None and not isinstance(value, str):
+            raise RequestError(f"{where}.{name} is a string", code="invalid_type", param=f"{where}.{name}")
     content = message.get("content")
     if content is None and role not in ("assistant", "tool"):
         raise RequestError(f"{where}.content is required", code="missing_field", param=f"{where}.content")
     if content is not None and not isinstance(content, (str, list)):
         raise RequestError(f"{where}.content is a string or a list of parts", param=f"{where}.content")
+    if content == [] and role not in ("assistant", "tool"):
+        raise RequestError(f"{where}.content is empty", param=f"{where}.content")
     for number, part in enumerate(content if isinstance(content, list) else ()):
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind in _PARTS:
