@@ -145,6 +145,21 @@ def test_drafts_stop_where_rows_cost_more_than_they_bring():
     assert worth.count("a", 1, Session(0.0, 0.0)) == 8, "nothing is known yet"
 
 
+def test_a_longer_end_that_stood_before_is_believed_more():
+    """And what comes of short ones takes nothing from long ones."""
+    drafter, session = TextDrafter(SuffixShelf()), Session(1.0, 0.5)
+    prompt = [*range(100, 120), 7, 8, *range(200, 210), *range(100, 110)]
+    asked = request("a", prompt)
+    long = step(drafter, asked, prompt, [110], start=0, session=session)
+    assert len(long.token_ids) >= 5 and long.token_ids[0] == 111
+    other = request("b", [*prompt, 7])
+    short = step(drafter, other, other.prompt_ids, [8], start=0, session=session)
+    assert 0 < len(short.token_ids) < len(long.token_ids)
+    for _ in range(8):
+        assert step(drafter, other, [8], [7, 8], drafts=1, session=session) is not None
+    assert step(drafter, asked, [110], [111], drafts=5, accepted=5, session=session).token_ids[0] == 112
+
+
 def test_requests_may_refuse_drafts():
     drafter = TextDrafter(NgramShelf())
     assert drafter.serves(request("a", [1]))

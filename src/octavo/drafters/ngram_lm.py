@@ -36,6 +36,11 @@ class NgramText:
         self._own = Automaton()
         self._last: deque[int] = deque(maxlen=model.order - 1)
 
+    @property
+    def length(self) -> int:
+        length = self._own.matched[0]
+        return length if length >= SHORTEST else 0
+
     def add(self, token: int) -> None:
         self._own.add(token)
         self._last.append(token)

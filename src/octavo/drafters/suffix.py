@@ -108,6 +108,11 @@ class Suffixes:
         self._automaton = Automaton()
         self._store = store
 
+    @property
+    def length(self) -> int:
+        length = self._automaton.matched[0]
+        return length if length >= SHORTEST else 0
+
     def add(self, token: int) -> None:
         self._automaton.add(token)
 

@@ -16,11 +16,18 @@ from octavo.request import Request
 from octavo.weights.kinds import Tensor
 
 MOST = 8  # drafts of a row
+# The longer the end that stood before, the likelier is what followed it: from so many tokens on, the acceptance of a
+# draft before any was seen; each is learnt apart.
+LENGTHS = ((0, 0.65), (2, 0.65), (4, 0.8), (8, 0.92))
 TAKEN = 2048  # tokens that one step takes in of a request, so that a long prompt delays no one
 
 
 class Lookup(Protocol):
     """Of one request."""
+
+    @property
+    def length(self) -> int:
+        """Tokens at the end that stood before in the request's own text; 0 where others say what follows."""
 
     def add(self, token: int) -> None: ...
     def follow(self, most: int) -> Sequence[int] | Proposal:
@@ -47,7 +54,8 @@ class TextDrafter:
     def __init__(self, shelf: Shelf, *, adaptive: bool = True) -> None:
         """adaptive: as many drafts as are worth their rows (worth.py), else as many as there are."""
         self._shelf = shelf
-        self._worth = Worth(MOST, adaptive=adaptive)
+        self._worths = [Worth(MOST, adaptive=adaptive, first=first) for _, first in LENGTHS]
+        self._lately: dict[str, int] = {}  # request -> which of them its last drafts came under
         self._open: dict[str, tuple[Request, Lookup, int]] = {}  # and how many of its tokens were taken in
 
     def tensor(self, weight: Weight) -> Tensor | None:
@@ -72,7 +80,13 @@ class TextDrafter:
                 upto += len(sampled)
             self._open[request.id] = request, lookup, max(taken, upto)
             if sampled:
-                self._worth.hear(request.id, row.row.num_drafts, len(row.result.accepted))
+                self._hear(row)
+
+    def _hear(self, row: DraftRow) -> None:
+        drafts, name = row.row.num_drafts, row.request.id
+        heard = [self._worths[self._lately.get(name, 0)]] if drafts else self._worths
+        for worth in heard:
+            worth.hear(name, drafts, len(row.result.accepted))
 
     def propose(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[Proposal]:
         return [self._proposal(row, len(rows), session) for row in rows]
@@ -84,12 +98,16 @@ class TextDrafter:
         _, lookup, taken = self._open[request.id]
         if taken < request.num_tokens + len(row.result.token_ids):
             return Proposal()
-        count = self._worth.count(request.id, rows, session)
+        own = max(place for place, (least, _) in enumerate(LENGTHS) if lookup.length >= least)
+        self._lately[request.id] = own
+        count = self._worths[own].count(request.id, rows, session)
         found = lookup.follow(count) if count else ()
         return found if isinstance(found, Proposal) else Proposal(tuple(found))
 
     def forget(self, request_id: str) -> None:
-        self._worth.forget(request_id)
+        self._lately.pop(request_id, None)
+        for worth in self._worths:
+            worth.forget(request_id)
         entry = self._open.pop(request_id, None)
         if entry is not None:
             self._shelf.close(entry[0], entry[1])

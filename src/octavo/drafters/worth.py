@@ -19,26 +19,28 @@ FIRST_COUNT = 3  # drafts while no pace is known
 
 
 class Worth:
-    """most: drafts of a row. adaptive: False proposes as many as there are, whatever they cost."""
+    """most: drafts of a row. adaptive: False proposes as many as there are, whatever they cost. first: the acceptance
+    that a request is believed to have before it was seen."""
 
-    def __init__(self, most: int, *, adaptive: bool = True) -> None:
+    def __init__(self, most: int, *, adaptive: bool = True, first: float = FIRST_HITS / FIRST_TRIES) -> None:
         self._most = most
         self._adaptive = adaptive
+        self._first = first * FIRST_TRIES
         self._seen: dict[str, tuple[float, float]] = {}
 
     def hear(self, request_id: str, drafts: int, accepted: int) -> None:
         """What became of the drafts of a row."""
-        hits, tries = self._seen.get(request_id, (FIRST_HITS, FIRST_TRIES))
+        hits, tries = self._seen.get(request_id, (self._first, FIRST_TRIES))
         if drafts:
             self._seen[request_id] = KEPT * hits + accepted, KEPT * tries + accepted + (accepted < drafts)
         else:
             self._seen[request_id] = (
-                FADED * hits + (1 - FADED) * FIRST_HITS,
+                FADED * hits + (1 - FADED) * self._first,
                 FADED * tries + (1 - FADED) * FIRST_TRIES,
             )
 
     def acceptance(self, request_id: str) -> float:
-        hits, tries = self._seen.get(request_id, (FIRST_HITS, FIRST_TRIES))
+        hits, tries = self._seen.get(request_id, (self._first, FIRST_TRIES))
         return min(hits / tries, 0.99) if tries > 0 else 0.0
 
     def count(self, request_id: str, rows: int, session: DraftSession) -> int:
