@@ -5,7 +5,7 @@ from tiny_model import CONFIG, VOCAB, write_model
 
 from exactness import heads
 from exactness.harness import House, check, request
-from exactness.models import write_odd
+from exactness.models import smollm2, write_odd
 from octavo.drafters.medusa import MedusaDrafter
 from octavo.request import Structure
 
@@ -84,3 +84,22 @@ def test_masks_hold_for_drafts_too(tmp_path):
     assert heads.logprobs(house) == scores
     house.close()
     assert drafter.deep >= 10 and drafter.aside >= 1
+
+
+def test_what_heads_read_changes_no_bit_of_integers():
+    """The target's last state is kept as floats, and what its own head eats is still quantized alike."""
+    model = smollm2()
+    asked = [{"tokens": 6}, {"tokens": 6, "temperature": 1.0, "seed": 3}]
+
+    def run(drafter):
+        house = House(model, drafter=drafter)
+        found = house.run([request(f"i{i}", range(3, 40 + 9 * i), **each) for i, each in enumerate(asked)])
+        numerics, ops = house.parts.runner.loaded.numerics, house.parts.runner.loaded.programs["target"].ops
+        house.close()
+        return found, numerics, [op.kind for op in ops]
+
+    plain, numerics, ops = run(None)
+    tapped, same, apart = run(heads.Recorder())
+    assert numerics == same and ops[-2:] == ["fused.norm", "linear"] and apart[-3:] == ["norm", "quantize", "linear"]
+    assert tapped.outputs == plain.outputs
+    check(tapped, plain)
