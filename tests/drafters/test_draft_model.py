@@ -129,6 +129,31 @@ def test_blocks_of_those_that_want_no_drafts_are_right_for_the_drafter(eager, ta
     house.close()
 
 
+def test_blocks_that_were_filled_anew_without_the_drafter_are_gone_over_again(eager, target):
+    """First with drafts; then, the cache emptied and poisoned, without; what hits those blocks finds NaN in none."""
+    house = House(target, speculate=f"model:{target}", **POISONED)
+    [prompt] = prompts(VOCAB - 16, [70], seed=9)
+    assert house.run([request("a", prompt, tokens=30)]).stats["drafts_rejected"] == 0
+    for pool in house.parts.scheduler.ledger.pools:
+        pool.forget(set(pool._by_key))
+    house.poison()
+    house.run([request("b", prompt, tokens=30, speculate=False)])
+    run = house.run([request("c", prompt, tokens=30)])
+    assert run.stats["cached_tokens"] >= 64
+    assert run.stats["drafts_rejected"] == 0 and run.stats["drafts_accepted"] > 20
+    house.close()
+
+
+def test_a_long_prompt_is_gone_over_in_several_steps(eager, target):
+    """The drafter comes late to a prompt of ten steps, and drafts once it has caught up, beside one that it knows."""
+    house = House(target, speculate=f"model:{target}", max_num_batched_tokens=40, **POISONED)
+    long, short = prompts(VOCAB - 16, [400, 5], seed=10)
+    run = house.run([request("long", long, tokens=60), request("short", short, tokens=40)])
+    house.close()
+    assert run.stats["drafts_rejected"] == 0 and run.stats["drafts_accepted"] > 50
+    assert run.stats["steps"] < 10 + 10 + 40
+
+
 def test_forms_and_logprobs(eager, target, noisy):
     """Masks, forced tokens and stops beside drafts, bit for bit in what is told."""
     prompts = ["the cat", "a man in the other", "abc", "the the the"]

@@ -3,12 +3,13 @@ own, a token a run.
 
     index    0 ........ held ........ computed      the last token         drafts
     target   in its cache            |              sampled in this step
-    drafter  in its caches  | behind, by less than a block, while it proposes nothing
+    drafter  in its caches  | behind, while it proposes nothing
                             | first run: all that is behind and the last token; then a run for each draft but the last
 
-A block of the target's that is full goes under its key when the step is committed, and whoever hits it reads the
-drafter's part of it too. So before that the drafter is brought up to its end, of whatever request it is: one run of 16
-tokens in as many steps, if nothing is proposed. Its bits are a function of the tokens alone, like the target's.
+A block of the target's that is full goes under its key when the step is committed, and whoever hits it gets the
+drafter's part of it too: where the drafter has gone over it, which it remembers (prefixes.py). One whose layers see a
+window of tokens cannot come late, since blocks behind windows are given back: it goes over every block before that is
+full, of whatever request it is. Its bits are a function of the tokens alone, like the target's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import replace
 
 from octavo.drafters.pace import Pace
 from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal
+from octavo.drafters.prefixes import Course, Prefixes
 from octavo.drafters.shadow import Shadows, ends
 from octavo.drafters.target import Target
 from octavo.drafters.worth import Worth
@@ -34,18 +36,7 @@ from octavo.weights.stated import model_config, tokenizer_of
 MOST = 8  # drafts of a row
 PREFIX = "draft."
 NAME = "draft"
-
-
-class Course:
-    """One request. preemptions: when it was admitted. held: tokens whose entries are in the drafter's caches; ran:
-    tokens behind them that were run as drafts, whose entries are right as far as they were accepted."""
-
-    __slots__ = ("held", "preemptions", "ran")
-
-    def __init__(self) -> None:
-        self.preemptions = -1
-        self.held = 0
-        self.ran: list[int] = []
+_NOTHING = Proposal()
 
 
 class ModelDrafter:
@@ -61,6 +52,7 @@ class ModelDrafter:
         self, program: Program, places: Mapping[str, Elsewhere], target: Target, longest: int, *, adaptive: bool = True
     ) -> None:
         """longest: positions of the drafter."""
+        self._punctual = any(group.rule == "window" for group in program.groups)
         config = target.config
         self.programs: Mapping[str, Program] = {NAME: program}
         self._places = places
@@ -72,6 +64,8 @@ class ModelDrafter:
         self._longest = longest
         self._block = config.block_tokens
         self._most_tokens, self._most_rows = config.max_num_batched_tokens, config.max_logit_rows
+        self._aside = False  # nothing that it could propose would pay
+        self._prefixes = Prefixes(config.block_tokens)
         self._courses: dict[str, Course] = {}
 
     def tensor(self, weight: Weight) -> Elsewhere | None:
@@ -84,29 +78,43 @@ class ModelDrafter:
     def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
         """Rows that sample are run in `propose`, with their first draft."""
         due: list[Row] = []
+        chunks = [row for row in rows if row.result.finite and not row.result.token_ids]
         for row in rows:
             course = self._course(row.request)
             if course.preemptions != row.request.preemptions:
-                course.preemptions, course.ran = row.request.preemptions, []
-                course.held = row.row.start + row.row.no_write
-            tokens = _tokens_behind(row, course.held)[:-1]  # the last is run in any case: its logits are wanted
-            course.held += _agreed(course.ran, tokens)
-            course.ran = []
-            if row.result.token_ids:
+                self._admit(course, row)
+            if course.ran:
+                tokens = _tokens_behind(row, course.held)[:-1]  # the last is run in any case: its logits are wanted
+                course.held += _agreed(course.ran, tokens)
+                course.ran = []
+            if row.row.num_drafts or (row.result.token_ids and not self._aside):
                 self._worth.hear(row.request.id, row.row.num_drafts, len(row.result.accepted))
-            elif row.result.finite:
-                due += self._due(row, course)
+        for row in chunks:
+            due += self._due(row)
         for pack in self._packs(due):
             session.run(NAME, pack)
+        self._settle(chunks)
 
     def propose(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[Proposal]:
+        self._aside = self._worth.hopeless(len(rows), session, self._pace)
+        if self._aside and not self._punctual:
+            self._settle(rows)
+            return [_NOTHING] * len(rows)
         wanted = dict(zip(map(_name, rows), self._counts(session, rows), strict=True))
-        begun = {_name(row): row for row in rows if wanted[_name(row)]}
-        drafts: dict[str, list[int]] = {name: [] for name in begun}
-        first = [self._first(row) for row in begun.values()]
+        first: list[Row] = []
+        begun: dict[str, DraftRow] = {}
+        room = self._most_tokens  # for what is behind: a long prompt is gone over in several steps
         for row in rows:
+            behind = _known(row) - self._course(row.request).held
             if not wanted[_name(row)]:
-                first += self._due(row, self._course(row.request))
+                first += self._due(row)
+            elif behind <= room:
+                begun[_name(row)] = row
+                first.append(self._first(row))
+            elif room:
+                first.append(self._part(row, room))
+            room = max(room - behind * (wanted[_name(row)] > 0), 0)
+        drafts: dict[str, list[int]] = {name: [] for name in begun}
         live = self._run(session, first, begun, drafts)
         while live := [name for name in live if len(drafts[name]) < wanted[name]]:
             steps = [self._next(begun[name], drafts[name]) for name in live]
@@ -114,6 +122,7 @@ class ModelDrafter:
         for name, found in drafts.items():
             course = self._courses[name]
             course.held, course.ran = _known(begun[name]), found[:-1]
+        self._settle(rows)
         return [Proposal(tuple(drafts.get(_name(row), ()))) for row in rows]
 
     def forget(self, request_id: str) -> None:
@@ -153,7 +162,7 @@ class ModelDrafter:
                     drafts[name].append(token)
                     if not ends(begun[name].request, token):
                         live.append(name)
-            self._pace.hear(len(pack), time.perf_counter() - at)
+            self._pace.hear(sum(len(row.token_ids) for row in pack), time.perf_counter() - at)
         return live
 
     def _first(self, row: DraftRow) -> Row:
@@ -165,14 +174,19 @@ class ModelDrafter:
     def _next(self, row: DraftRow, drafts: Sequence[int]) -> Row:
         return Row(row.request.id, row.row.slot, _known(row) + len(drafts) - 1, self._sound(drafts[-1:]), 0, True)
 
-    def _due(self, row: DraftRow, course: Course) -> list[Row]:
-        """What is behind, where the step fills a block. The last of the sampled tokens is in no block yet."""
-        held, end = course.held, min(_known(row) - bool(row.result.token_ids), self._longest)
-        if held >= end // self._block * self._block:
+    def _part(self, row: DraftRow, count: int) -> Row:
+        """The first of what is behind."""
+        course = self._course(row.request)
+        begin, tokens = course.held, self._sound(_tokens_behind(row, course.held)[:count])
+        course.held += len(tokens)
+        return Row(row.request.id, row.row.slot, begin, tokens, len(tokens), False)
+
+    def _due(self, row: DraftRow) -> list[Row]:
+        """What is behind, where the step fills a block and that cannot wait."""
+        held, end = self._course(row.request).held, min(_computed(row), self._longest)
+        if not self._punctual or held >= end // self._block * self._block:
             return []
-        tokens = self._sound(_tokens_behind(row, held)[: end - held])
-        course.held = end
-        return [Row(row.request.id, row.row.slot, held, tokens, len(tokens), False)]
+        return [self._part(row, end - held)]
 
     def _packs(self, rows: Sequence[Row]) -> Iterator[list[Row]]:
         """Rows that fit into a run, in order; what fits into none goes ahead in parts."""
@@ -197,6 +211,20 @@ class ModelDrafter:
         return tuple(token if token < self._vocab_size else 0 for token in tokens)
 
     # ---- requests
+    def _admit(self, course: Course, row: DraftRow) -> None:
+        course.preemptions, course.ran = row.request.preemptions, []
+        cached = row.row.start + row.row.no_write
+        self._prefixes.admit(course, row.request, cached)
+        if self._punctual:
+            course.held = cached
+
+    def _settle(self, rows: Sequence[DraftRow]) -> None:
+        for row in rows:
+            course, computed = self._course(row.request), _computed(row)
+            if computed >= (course.filled + 1) * self._block or course.held >= (course.told + 1) * self._block:
+                tokens = _tokens_behind(row, len(course.keys) * self._block)
+                self._prefixes.settle(course, row.request, tokens, computed)
+
     def _course(self, request: Request) -> Course:
         course = self._courses.get(request.id)
         if course is None:
@@ -250,6 +278,11 @@ def _name(row: DraftRow) -> str:
 def _known(row: DraftRow) -> int:
     """Tokens that are known once the step is committed, as far as this row goes."""
     return row.row.start + len(row.row.token_ids) - row.row.num_drafts + len(row.result.token_ids)
+
+
+def _computed(row: DraftRow) -> int:
+    """Tokens in the target's cache once the step is committed: the last of those that were sampled is not."""
+    return _known(row) - bool(row.result.token_ids)
 
 
 def _tokens_behind(row: DraftRow, begin: int) -> list[int]:

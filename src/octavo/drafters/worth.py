@@ -56,6 +56,15 @@ class Worth:
             chance *= acceptance
         return count
 
+    def hopeless(self, rows: int, session: DraftSession, runs: Pace) -> bool:
+        """Whether drafts that all came true would not pay: then nobody needs to be asked. As `chain` counts."""
+        seconds, row = session.pace(rows)
+        run = runs.seconds(rows)[0]
+        if not self._adaptive or seconds <= 0 or run <= 0:
+            return False
+        most = (1 + self._most) / (seconds + self._most * (row * rows + run))
+        return max(most, 2 / (seconds + row * rows + run)) < PACE_GAIN / seconds
+
     def chain(self, names: Sequence[str], rows: int, session: DraftSession, runs: Pace, *, made: int = 0) -> list[int]:
         """How many drafts to give each of `names` in a step of `rows` requests, where the i-th of them all together
         are a run of the drafter: as many as make the most tokens a second. runs: what its runs take. made: drafts whose

@@ -70,6 +70,12 @@ def decoded(token_ids: tuple[int, ...]) -> tuple[RowResult | int, ...]:
     return tuple(_NOT_FINITE if token < 0 else token for token in token_ids)
 
 
+def brief(result: RowResult) -> RowResult | int:
+    """The token alone where nothing else is to be said: the scheduler has a short way for that."""
+    more = result.draft_ids or result.accepted or result.logprobs or result.prompt_logprobs
+    return result.token_ids[0] if len(result.token_ids) == 1 and result.finite and not more else result
+
+
 def _chosen(choice: Sampled) -> RowResult:
     """A row without drafts and prompt scores: nearly all of them."""
     if not choice.finite:

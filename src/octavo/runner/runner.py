@@ -221,7 +221,7 @@ class Runner:
         rows = outcome.sample(self._sampler, logits, plan.rows, alive)
         if step.mates.drafted(self._drafter):
             rows = self._draft(plan.rows, alive, rows)
-        return StepResult(plan.number, tuple(rows))
+        return StepResult(plan.number, tuple(map(outcome.brief, rows)))
 
     def _cohort(self, step: Step) -> Cohort:
         """Of a step of decodes that want a token each and nothing else; None of any other."""
