@@ -41,14 +41,16 @@ def dial(live):
 
 
 def answer(connection):
-    """One answer, headers and body."""
-    received = b""
-    while b"\r\n\r\n" not in received:
-        received += connection.recv(65536)
+    """One answer, headers and body; what belongs to the next one is left."""
+    received, size = b"", None
+    while size is None or len(received) < size:
+        part = connection.recv(1 if size is None else size - len(received))
+        assert part, received
+        received += part
+        if size is None and received.endswith(b"\r\n\r\n"):
+            length = next(line for line in received.lower().split(b"\r\n") if line.startswith(b"content-length"))
+            size = len(received) + int(length.split(b":")[1])
     head, _, body = received.partition(b"\r\n\r\n")
-    size = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
-    while len(body) < int(size.split(b":")[1]):
-        body += connection.recv(65536)
     return int(head.split()[1]), body
 
 
@@ -153,6 +155,53 @@ def test_a_refused_body_has_its_time(dial):
         except ConnectionError:
             cut = True
     assert cut and time.monotonic() - began < 5
+
+
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n"
+CHUNKED = HEAD + UPGRADE + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(BODY) + BODY + b"\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("sent", [WHOLE.replace(b"Content-Length", UPGRADE + b"Content-Length"), CHUNKED])
+@pytest.mark.parametrize("part", [10**6, 100, 1])
+def test_an_offer_of_another_protocol_is_not_taken_up(dial, sent, part, caplog):
+    """As some clients make it with every first request; its body is read, and the connection goes on."""
+    connection = dial()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for _ in range(2):
+        for place in range(0, len(sent), part):
+            connection.sendall(sent[place : place + part])
+        status, body = answer(connection)
+        assert status == 200 and json.loads(body)["choices"][0]["text"] == ANSWER
+        connection.sendall(WHOLE + WHOLE)
+        assert (answer(connection)[0], answer(connection)[0]) == (200, 200)
+    assert "pgrade" not in caplog.text
+
+
+def test_two_offers_in_a_row(dial):
+    """Without bodies, and in one packet."""
+    connection = dial()
+    connection.sendall((b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + UPGRADE + b"\r\n") * 2)
+    assert (answer(connection)[0], answer(connection)[0]) == (200, 200)
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [(b"/", 400), (b"http://localhost", 200), (b"http://[::1]:99", 200), (b"http://evil", 400), (b"//x", 400)],
+)
+def test_the_host_of_a_target_goes_before_the_field(dial, target, status):
+    field = b"evil" if b"localhost" in target or b"1" in target or target == b"/" else b"localhost"
+    path = b"" if target == b"/" else target
+    connection = dial()
+    connection.sendall(b"GET %b/health HTTP/1.1\r\nHost: %b\r\n\r\n" % (path, field))
+    assert answer(connection)[0] == (404 if target == b"//x" else status)
+
+
+@pytest.mark.parametrize("chunk", [b"zz\r\n", b"-1\r\n", b"ffffffffffffffffff\r\n", b"2\r\n{}x\r\n"])
+def test_a_body_that_is_no_chunk_is_answered(dial, llm, chunk):
+    connection = dial()
+    connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk)
+    status, body = answer(connection)
+    assert status == 400 and json.loads(body)["error"]["code"] == "invalid_http" and llm.opened == 0
 
 
 class Wire(asyncio.Transport):

@@ -9,9 +9,11 @@ the refusal, and no connection rests without a timer that ends it.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import httptools
 import msgspec
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -20,6 +22,8 @@ from uvicorn.server import ServerState
 from octavo.server.config import ServerConfig
 from octavo.server.failures import HttpError, openai_body
 from octavo.server.parting import Parting
+
+_FRAMING = (b"content-length", b"transfer-encoding")
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -31,6 +35,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0  # that came meanwhile
         self._whole = True  # the latest request has been read to its end
         self._last = False  # the server ends, and waits for nobody
+        self._data = b""  # that the parser has got last
+        self._again = False  # a parser is told of a head that has been read
 
     @classmethod
     def within(cls, limits: ServerConfig) -> Callable[..., HttpToolsProtocol]:
@@ -61,6 +67,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._reading:
             self._head_bytes += len(data)
+        self._data = data
         super().data_received(data)
         if self.transport.is_closing():
             return
@@ -72,14 +79,27 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_bytes > self._limits.max_header_bytes:
             self._refuse(431, "headers_too_large", "the headers are too large")
 
+    def on_message_begin(self) -> None:
+        if not self._again:
+            self._reading, self._whole = True, False
+            super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        if not self._again:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._again:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
+        if self._again:
+            return
         self._reading, self._head_bytes = False, 0
         self._no_deadline()
+        if not self.url.startswith(b"/"):
+            self._name_host()
         super().on_headers_complete()
-
-    def on_message_begin(self) -> None:
-        self._reading, self._whole = True, False
-        super().on_message_begin()
 
     def on_message_complete(self) -> None:
         self._whole = True
@@ -95,7 +115,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refuse(400, "invalid_http", "this is no HTTP request")
 
     def _unsupported_upgrade_warning(self) -> None:
-        """An offer of another protocol is not taken up, and the request answered: nothing to warn of."""
+        """An offer of another protocol is not taken up, and the request answered: nothing to warn of. What follows is
+        its body, which the parser has left for that protocol: another one reads it."""
+        left = sys.exception()
+        rest = self._data[left.args[0] :] if left is not None else b""
+        framing = [b": ".join(field) for field in self.headers if field[0] in _FRAMING]
+        if framing:
+            self._whole, self.cycle.more_body = False, True
+            self.cycle.message_event.clear()
+            self.parser = httptools.HttpRequestParser(self)
+            self._again = True
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % b"\r\n".join(framing))
+            self._again = False
+        if rest:
+            self.data_received(rest)
 
     def shutdown(self) -> None:
         self._last = True
@@ -134,12 +167,23 @@ class BoundedProtocol(HttpToolsProtocol):
         seconds = self._limits.header_seconds
         self._refuse(408, "request_timeout", f"the headers did not arrive within {seconds:g} s")
 
+    def _name_host(self) -> None:
+        """A target with a host of its own goes before the field, which whoever looks at names sees."""
+        host = httptools.parse_url(self.url).host
+        if host is not None:
+            self.headers[:] = [field for field in self.headers if field[0] != b"host"]
+            self.headers.append((b"host", b"[%b]" % host if b":" in host else host))
+
     def _refuse(self, status: int, code: str, message: str) -> None:
-        """Once nothing else is being answered on this connection."""
+        """Once nothing else is being answered on this connection, or instead of an answer to the body at fault."""
         self._no_deadline()
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete:
+        body_at_fault = not (self.cycle is None or self._reading or self.cycle.response_started or self.pipeline)
+        if body_at_fault:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if body_at_fault or self.cycle is None or self.cycle.response_complete:
             body = msgspec.json.encode(openai_body(HttpError(status, code, message), ""))
             head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + body)
