@@ -13,12 +13,13 @@ from exactness.harness import House, prompts, request
 from safetensors.numpy import save_file
 
 from octavo.drafters.eagle import Branching, EagleDrafter
-from octavo.drafters.eagle_program import STATE
+from octavo.drafters.eagle_program import LOGITS, STATE
 from octavo.drafters.folder import HeadFolder
 from octavo.drafters.heads import head_drafter
 from octavo.drafters.port import Proposal
 from octavo.drafters.tree import TreeWorth
 from octavo.errors import BadFileError, ConfigError, OctavoError
+from octavo.request import Request, SamplingParams
 
 torch = pytest.importorskip("torch")
 
@@ -156,9 +157,9 @@ class Kept(EagleDrafter):
         return growths
 
 
-def opened(model, folder, branching=BUSHY, *, adaptive=False, **options):
+def opened(model, folder, branching=BUSHY, *, adaptive=False, kind=Kept, **options):
     target = heads.open_target(model, **options)
-    drafter = Kept(HeadFolder(folder, target), target, branching, adaptive=adaptive)
+    drafter = kind(HeadFolder(folder, target), target, branching, adaptive=adaptive)
     drafter.entries, drafter.features, drafter.grown = {}, {}, []
     return drafter
 
@@ -361,3 +362,42 @@ def test_a_level_pays_by_what_it_promises():
         worth.hear("a", 1, 0)
     assert not worth.pays({"a": 0.5}, 0.001, 1, session), "what was promised did not come"
     assert TreeWorth(adaptive=False).pays({}, 1.0, 1, session)
+
+
+class Overlapping(Kept):
+    """Of each step that had a draft: how much the head's distribution and the target's overlap, and what came of it."""
+
+    def extend(self, session, rows):
+        logits = session.view("logits")
+        for row in rows:
+            if row.row.num_drafts:
+                first = row.logits + len(row.row.token_ids) - row.row.num_drafts - 1 - row.row.logits_from
+                target = softmax(logits[first] / self.temperature)
+                self.seen.append((np.minimum(target, self.drafted[row.request.id]).sum(), len(row.result.accepted)))
+        super().extend(session, rows)
+
+    def propose(self, session, rows):
+        found = session.view(LOGITS)
+        self.drafted = {row.request.id: softmax(found[at] / self.temperature) for at, row in enumerate(rows)}
+        return super().propose(session, rows)
+
+
+def softmax(logits):
+    odds = np.exp(logits - logits.max())
+    return odds / odds.sum()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_sampled_drafts_come_true_about_as_often_as_distributions_overlap(made, tmp_path, temperature):
+    """The same noise on both sides: not far below the optimum, 1 - TV."""
+    model, target = made
+    folder = eagle_heads.write(tmp_path / "head", *eagle_heads.eagle3(target))
+    drafter = opened(model, folder, Branching(1, 1, 1), kind=Overlapping)
+    drafter.seen, drafter.temperature = [], temperature
+    params = SamplingParams(temperature=temperature, max_tokens=60, ignore_eos=True)
+    house = House(model, drafter=drafter, threads=1)
+    house.run([Request(f"r{i}", tuple(ids), params, seed=i) for i, ids in enumerate(prompts(VOCAB, (7,) * 12))])
+    house.close()
+    overlap, accepted = np.mean(drafter.seen, axis=0)
+    assert len(drafter.seen) > 300 and 0.4 < overlap < 0.98
+    assert overlap - 0.1 < accepted < overlap + 0.05

@@ -73,7 +73,7 @@ class EagleDrafter:
         self.programs: Mapping[str, Program] = programs(shape)
         self.taps = tuple(dict.fromkeys(shape.taps))
         self.max_draft = self.tail = max(branching.nodes, branching.depth)
-        self.lookahead = self.max_draft + branching.depth * branching.width
+        self.lookahead = self.max_draft + (branching.depth - 1) * branching.width
         folder.join(self.programs.values(), target.program.weights, spare(shape))
         self._ids = folder.target_ids(shape.draft_vocab, target.model.vocab_size)
         self._folder = folder
