@@ -160,6 +160,19 @@ def test_a_longer_end_that_stood_before_is_believed_more():
     assert step(drafter, asked, [110], [111], drafts=5, accepted=5, session=session).token_ids[0] == 112
 
 
+def test_while_no_draft_is_worth_its_row_nothing_is_looked_up():
+    """And all of it is there when drafts pay again, a step later."""
+    drafter, full, alone = TextDrafter(SuffixShelf()), Session(1.0, 1.0), Session(1.0, 0.02)
+    asked = request("a", [1, 2, 3, 4, 5, 6])
+    assert step(drafter, asked, asked.prompt_ids, [1], start=0, session=full).token_ids == ()
+    for token in (2, 3, 4):
+        assert step(drafter, asked, [token - 1], [token], session=full).token_ids == ()
+    _, lookup, taken = drafter._open["a"]
+    assert taken == 7 and lookup.length == 0
+    assert step(drafter, asked, [4], [5], session=alone).token_ids == ()
+    assert step(drafter, asked, [5], [6], session=alone).token_ids[:3] == (1, 2, 3)
+
+
 def test_requests_may_refuse_drafts():
     drafter = TextDrafter(NgramShelf())
     assert drafter.serves(request("a", [1]))

@@ -22,11 +22,11 @@ KINDS: Mapping[str, Callable[[str, Target], Drafter]] = {
     "off": lambda name, target: NullDrafter(),
     "ngram": lambda name, target: TextDrafter(NgramShelf(), adaptive=False),
     "suffix": lambda name, target: TextDrafter(SuffixShelf(), adaptive=False),
-    "ngramlm": lambda path, target: TextDrafter(NgramModelShelf(path, target)),
     "auto": lambda name, target: TextDrafter(SuffixShelf()),
     "mtp": lambda name, target: module_drafter(target),
     "model": open_drafter,
     "head": head_drafter,
+    "ngramlm": lambda path, target: TextDrafter(NgramModelShelf(path, target)),
 }
 
 

@@ -19,7 +19,9 @@ MOST = 8  # drafts of a row
 # The longer the end that stood before, the likelier is what followed it: from so many tokens on, the acceptance of a
 # draft before any was seen; each is learnt apart.
 LENGTHS = ((0, 0.65), (2, 0.65), (4, 0.8), (8, 0.92))
+DEAR = 0.9  # a price that hardly a draft is worth
 TAKEN = 2048  # tokens that one step takes in of a request, so that a long prompt delays no one
+_NOTHING = Proposal()
 
 
 class Lookup(Protocol):
@@ -55,6 +57,7 @@ class TextDrafter:
         """adaptive: as many drafts as are worth their rows (worth.py), else as many as there are."""
         self._shelf = shelf
         self._worths = [Worth(MOST, adaptive=adaptive, first=first) for _, first in LENGTHS]
+        self._idle = False  # so many requests share a step that no draft is worth its row
         self._lately: dict[str, int] = {}  # request -> which of them its last drafts came under
         self._open: dict[str, tuple[Request, Lookup, int]] = {}  # and how many of its tokens were taken in
 
@@ -65,7 +68,10 @@ class TextDrafter:
         return bool(request.params.speculate) and not request.whole
 
     def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
+        """While idle, requests that are known are left alone: their tokens are taken in when drafts are worth it."""
         for row in rows:
+            if self._idle and row.request.id in self._open and not row.row.num_drafts:
+                continue
             request, sampled = row.request, row.result.token_ids
             if request.id not in self._open:
                 self._open[request.id] = request, self._shelf.open(request), 0
@@ -89,6 +95,9 @@ class TextDrafter:
             worth.hear(name, drafts, len(row.result.accepted))
 
     def propose(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[Proposal]:
+        self._idle = self._worths[0].price(len(rows), session) > DEAR
+        if self._idle:
+            return [_NOTHING] * len(rows)
         return [self._proposal(row, len(rows), session) for row in rows]
 
     def _proposal(self, row: DraftRow, rows: int, session: DraftSession) -> Proposal:

@@ -43,12 +43,16 @@ class Worth:
         hits, tries = self._seen.get(request_id, (self._first, FIRST_TRIES))
         return min(hits / tries, 0.99) if tries > 0 else 0.0
 
+    def price(self, rows: int, session: DraftSession) -> float:
+        """Chance that a draft must have in a step of `rows` requests; 0 while no pace is known."""
+        plain, row = session.pace(rows) if self._adaptive else (0.0, 0.0)
+        return CAUTION * row * rows / plain if plain > 0 else 0.0
+
     def count(self, request_id: str, rows: int, session: DraftSession) -> int:
         """How many drafts to give a request in a step of `rows` requests."""
         if not self._adaptive:
             return self._most
-        plain, row = session.pace(rows)
-        price = CAUTION * row * rows / plain if plain > 0 else 0.0
+        price = self.price(rows, session)
         chance = acceptance = self.acceptance(request_id)
         count = 0
         while count < self._most and chance > price:
