@@ -3,7 +3,8 @@
 Head k, of K, eats the target's last hidden state: x = x + SiLU(W x + b), m times, then a matrix to the vocabulary; it
 guesses the (k + 2)nd token after the state's. What several heads hold likely makes a static tree: the paths whose
 product of accuracies (config.json, medusa_accuracies: per head how often its first, second, ... choice is right) is
-largest. No caches: one run over the rows that sampled, and nothing else.
+largest. Of it a step takes the nodes that are worth their rows by what the heads hold likely there (tree.py). No
+caches: one run over the rows that sampled, and nothing else.
 
 config.json: medusa_num_heads, medusa_num_layers, medusa_tree_nodes. Tensors: "{k}.{i}.linear.weight", ".bias" of the
 blocks, "{k}.{m}.weight", also behind "medusa_head."; d2t (folder.py) where the heads have a vocabulary of their own.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from math import exp
 
 from octavo.drafters.folder import HeadFolder
 from octavo.drafters.likely import WIDE, Choice, in_order, likeliest
@@ -69,8 +71,7 @@ class MedusaDrafter:
         begun = time.perf_counter()
         chosen = [rows[number] for number in asked]
         session.run(NAME, [_one(row) for row in chosen], [row.last for row in chosen])
-        count = RANKS if all(row.request.params.greedy for row in chosen) else WIDE
-        found = [likeliest(session.logits(f"{NAME}.{head}"), range(len(chosen)), count) for head in range(self._heads)]
+        found = [likeliest(session.logits(f"{NAME}.{head}"), range(len(chosen)), WIDE) for head in range(self._heads)]
         for place, number in enumerate(asked):
             choices = [of_head[place] for of_head in found]
             proposals[number] = self._proposal(rows[number], choices, len(rows), session)
@@ -81,19 +82,24 @@ class MedusaDrafter:
         """found: the choices of each head."""
         request = row.request
         index = request.num_tokens + len(row.result.token_ids)
-        choices = [in_order(of_head, request, index + depth, self._ids) for depth, of_head in enumerate(found)]
+        choices = [in_order(of_head, request, index + depth, self._ids, RANKS) for depth, of_head in enumerate(found)]
         least = self._worth.least(request.id, rows, session)
         kept: dict[int, int] = {-1: -1}  # place of a node in the tree -> in the proposal
         tokens: list[int] = []
         parents: list[int] = []
         chances: list[float] = []
         for place, node in enumerate(self._nodes):
-            if node.parent not in kept or node.chance <= least or node.rank >= len(choices[node.depth]):
+            if node.parent not in kept or node.rank >= len(choices[node.depth]):
+                continue
+            token, logprob = choices[node.depth][node.rank]
+            parent = kept[node.parent]
+            chance = exp(logprob) * (chances[parent] if parent >= 0 else 1.0)
+            if chance <= least:
                 continue
             kept[place] = len(tokens)
-            tokens.append(choices[node.depth][node.rank][0])
-            parents.append(kept[node.parent])
-            chances.append(node.chance)
+            tokens.append(token)
+            parents.append(parent)
+            chances.append(chance)
         self._worth.proposed(request.id, chances)
         return proposal(tokens, parents)
 
