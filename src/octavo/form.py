@@ -26,6 +26,7 @@ from octavo.request import Structure
 Form = list[Any]
 NOTHING: Form = ["seq"]
 ANYTHING = "(?s:.*)"
+TOO_LARGE = "the structure of the output is too large: "  # opens what is said when that shows at a later token
 
 
 def text(characters: str) -> Form:

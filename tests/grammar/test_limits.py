@@ -5,7 +5,8 @@ import json
 import pytest
 from tiny_model import write_tokenizer
 
-from octavo.errors import OctavoError, RequestError
+from octavo.errors import EngineError, OctavoError, RequestError
+from octavo.form import TOO_LARGE
 from octavo.grammar.structures import KEPT, Structures
 from octavo.request import Request, SamplingParams, Structure
 from octavo.text.tokenizer import Tokenizer
@@ -112,3 +113,15 @@ def test_a_favourite_digit_ends_by_length_or_is_valid(structures, tokenizer, sch
 def test_a_source_without_end_is_refused_before_it_is_read():
     with pytest.raises(RequestError):
         SamplingParams(structure=Structure("form", "a" * (2 << 20)))
+
+
+def test_what_shows_at_a_later_token_says_that_it_is_too_large(structures, tokenizer):
+    """Hundreds of properties that may all come next: nothing of them is seen before the object is open."""
+    pattern = {"type": "string", "pattern": "^(a|b)*c{1,9}$"}
+    schema = {"type": "object", "properties": {f"k{number}": pattern for number in range(700)}}
+    matcher = structures.matcher(Structure("json_schema", json.dumps(schema)))
+    with pytest.raises(EngineError) as failed:
+        for token in tokenizer.encode('{"k699": "c", "'):
+            matcher.mask()
+            matcher.accept([token])
+    assert failed.value.message.startswith(TOO_LARGE)

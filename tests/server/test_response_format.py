@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from octavo.form import TOO_LARGE
 from octavo.request import Structure
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -62,3 +63,12 @@ def test_refusals_come_before_the_answer(ask, fields, param, says, stream):
     response = ask(stream=stream, **fields)
     error = response.json()["error"]
     assert response.status_code == 400 and error["param"] == param and says in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_structure_whose_size_shows_late(ask, llm, stream):
+    """No fault of ours, and none of others."""
+    llm.failure = TOO_LARGE + "a row has 16007 items"
+    response = ask(stream=stream)
+    assert "invalid_structure" in response.text and "16007 items" in response.text
+    assert response.status_code == (200 if stream else 400)

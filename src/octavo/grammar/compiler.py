@@ -16,6 +16,7 @@ import numpy as np
 from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
 from octavo.errors import EngineError, OctavoError, RequestError, UnsupportedError
+from octavo.form import TOO_LARGE
 from octavo.grammar.forms import FormWriter, slashed
 from octavo.grammar.schemas import reworded
 from octavo.request import Structure
@@ -27,6 +28,7 @@ MAX_CHOICES = 10_000
 # Of one structure, in the library's units: about 50 per microsecond while compiling, 14 while a mask is computed.
 LIMITS = llguidance.LLParserLimits(initial_lexer_fuel=200_000, max_lexer_states=20_000)
 FAILED = "structured output: "
+_LIMIT = re.compile(r"max is \d|too many|fuel|limit")  # of the library's words for its bounds
 _PLACE = re.compile(r"at \d+\(\d+\): failed to compile JSON schema: ")  # in a grammar that nobody wrote
 
 
@@ -90,7 +92,8 @@ class Matcher:
 
     def _fail(self) -> NoReturn:
         said: str = self._matcher.get_error()  # with the library's state in the lines below
-        raise EngineError(f"{FAILED}{said.strip().partition(chr(10))[0][:200]}")
+        opening = TOO_LARGE if _LIMIT.search(said) else FAILED
+        raise EngineError(f"{opening}{said.strip().partition(chr(10))[0][:200]}")
 
 
 class _Tokens:
@@ -141,7 +144,7 @@ def compile_structure(structure: Structure, tokens: TokenTable) -> Matcher:
         for _ in range(2):  # what is too large for the library shows here, not in a step: at times to the second alone
             matcher.copy().mask()
     except EngineError as error:
-        raise _refusal(structure, error.message.removeprefix(FAILED)) from None
+        raise _refusal(structure, error.message.removeprefix(FAILED).removeprefix(TOO_LARGE)) from None
     return matcher
 
 

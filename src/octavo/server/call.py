@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from octavo.engine.course import NO_DRAFTS, Course, Drafts
 from octavo.engine.inputs import check_structured
 from octavo.engine.outputs import EmbeddingOutput, PositionLogprobs, StreamDelta
-from octavo.errors import ContextLengthError, EngineError, RequestError, UnsupportedError
+from octavo.errors import ContextLengthError, EngineError, OctavoError, RequestError, UnsupportedError
+from octavo.form import TOO_LARGE
 from octavo.request import FinishReason, SamplingParams
 from octavo.server.admission import Ticket
 from octavo.server.port import TextEngine
@@ -198,12 +199,13 @@ class Outputs:
         ]
 
     async def deltas(self) -> AsyncGenerator[tuple[Choice, StreamDelta], None]:
-        """What is new and of which choice, which has it already. Raises EngineError."""
+        """What is new and of which choice, which has it already. Raises EngineError, and RequestError for a structure
+        whose size shows only now."""
         ticket = self._generation.call.ticket
         async with aclosing(merged(self._streams)) as deltas:
             async for place, delta in deltas:
                 if delta.finish_reason == "error":
-                    raise EngineError(f"the engine failed: {delta.stop_reason or 'see the log'}")
+                    raise _failure(str(delta.stop_reason or "see the log"))
                 if delta.finish_reason == "abort":
                     raise EngineError("the request was aborted by the server", code="aborted")
                 ticket.begun()
@@ -258,6 +260,12 @@ def naming(**fields: str) -> Iterator[None]:
             error.message = re.sub(rf"^{error.param}\b", field, error.message)
             error.param = field
         raise
+
+
+def _failure(reason: str) -> OctavoError:
+    if reason.startswith(TOO_LARGE):
+        return RequestError(reason, code="invalid_structure")
+    return EngineError(f"the engine failed: {reason}")
 
 
 async def _nothing(n: int) -> AsyncGenerator[StreamDelta, None]:
