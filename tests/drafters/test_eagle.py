@@ -12,6 +12,7 @@ from exactness import eagle_heads, heads
 from exactness.harness import House, prompts, request
 from safetensors.numpy import save_file
 
+from octavo.drafters import eagle
 from octavo.drafters.eagle import Branching, EagleDrafter
 from octavo.drafters.eagle_program import LOGITS, STATE
 from octavo.drafters.folder import HeadFolder
@@ -139,7 +140,9 @@ class Kept(EagleDrafter):
         super().extend(session, rows)
         x, taps = session.view(STATE), [session.view(tap) for tap in self.taps]
         for row in rows:
-            known, plan = self._known[row.request.id], row.row
+            known, plan = self._known.get(row.request.id), row.row
+            if known is None:
+                continue
             firm = len(plan.token_ids) - plan.num_drafts
             for place, offset in enumerate((*range(firm), *row.result.accepted)):
                 at = row.request.id, plan.start + place
@@ -349,6 +352,25 @@ def test_as_many_are_proposed_as_pay(made, tmp_path, pace, least, most):
     house.close()
     proposed = run.stats["drafts_accepted"] + run.stats["drafts_rejected"]
     assert least <= proposed / run.stats["steps"] <= most
+
+
+def test_outputs_for_which_nothing_pays_are_let_go(made, tmp_path, monkeypatch):
+    """Their prompts are gone over all the same; other requests have their chance, and so has one that begins anew."""
+    monkeypatch.setattr(eagle, "PATIENCE", 10)
+    model, target = made
+    folder = eagle_heads.write(tmp_path / "head", *eagle_heads.eagle3(target))
+    drafter = opened(model, folder, adaptive=True)
+    house = House(model, drafter=drafter, threads=1, enable_prefix_caching=False)
+    house.parts.runner.pace = lambda rows: (1e-7, 0.0)
+    slow = house.run(asked(40)[1:])
+    for one in asked()[1:]:
+        gone = sorted(index for name, index in drafter.entries if name == one.id)
+        assert gone == list(range(len(gone))) and len(one.prompt_ids) + 8 <= len(gone) <= len(one.prompt_ids) + 20
+    drafter._worth = TreeWorth()
+    house.parts.runner.pace = lambda rows: (1.0, 0.0)
+    fast = house.run(asked(40)[1:])
+    assert fast.outputs == slow.outputs and fast.stats["drafts_accepted"] > 20
+    house.close()
 
 
 def test_a_level_pays_by_what_it_promises():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf
 
 from octavo.drafters.eagle_files import eagle_shape, spare
 from octavo.drafters.eagle_program import FUSE, HEAD, LOGITS, programs
@@ -36,6 +36,7 @@ class Branching:
 
 
 SMALL = Branching()
+PATIENCE = 48  # steps of a request without drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class _Known:
 
 
 class EagleDrafter:
-    """Keeps nothing of a request from step to step but how its drafts fared."""
+    """Keeps nothing of a request from step to step but how its drafts fared, and how long ago it had any."""
 
     hit_backoff = 1  # the entry of a prompt's last token holds the token after it: no hit brings that
 
@@ -81,6 +82,8 @@ class EagleDrafter:
         self._limits = target.config.max_num_batched_tokens, target.config.max_logit_rows
         self._worth = TreeWorth(adaptive=adaptive)
         self._known: dict[str, _Known] = {}  # of this step
+        self._patience = PATIENCE if adaptive else inf
+        self._idle: dict[str, int] = {}  # steps since a request had drafts
         self._asked = False  # whether this step's proposals are worth making
         self._fused = 0  # rows of g
         self._seconds = 0.0  # of a level, lately
@@ -94,15 +97,17 @@ class EagleDrafter:
 
     def forget(self, request_id: str) -> None:
         self._worth.forget(request_id)
+        self._idle.pop(request_id, None)
 
     # ---- what the target has made known
     def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
         self._known.clear()
         plans: list[Row] = []
         sources: list[int] = []
-        logits, count = 0, sum(1 for row in rows if row.result.token_ids)
+        followed = [row for row in rows if not self._let_go(row)]
+        logits, count = 0, sum(1 for row in followed if row.result.token_ids)
         self._asked = count > 0 and self._worth.asks(count, session)
-        for row in rows:
+        for row in followed:
             sampled = bool(row.result.token_ids)
             if sampled:
                 self._worth.hear(row.request.id, row.row.num_drafts, len(row.result.accepted))
@@ -112,9 +117,21 @@ class EagleDrafter:
             plans.append(known.row(row.request, logits_from=len(known.tokens) - told))
             sources += known.sources
             logits += told
-        session.run(FUSE, plans, sources)
-        session.run(HEAD, plans, range(len(sources)))
+        if plans:
+            session.run(FUSE, plans, sources)
+            session.run(HEAD, plans, range(len(sources)))
         self._fused = len(sources)
+
+    def _let_go(self, row: DraftRow) -> bool:
+        """Whether the head follows the output of this request no further: for so long no draft of it was worth its row.
+        Prompts are always gone over, since others may hit them."""
+        request, idle = row.request, self._idle.get(row.request.id, 0)
+        if row.row.start < len(request.prompt_ids):
+            idle = 0
+        elif idle < self._patience:
+            idle = idle + 1 if request.params.most_drafts and not row.row.num_drafts else 0
+        self._idle[request.id] = idle
+        return idle >= self._patience
 
     # ---- drafts
     def propose(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[Proposal]:
@@ -136,8 +153,8 @@ class EagleDrafter:
         growths: dict[str, Growth] = {}
         for row in rows:
             request, after = row.request, row.result.token_ids
-            length, known = request.num_tokens + len(after), self._known[request.id]
-            if row.ended or length + 1 >= request.max_total or not request.params.most_drafts:
+            length, known = request.num_tokens + len(after), self._known.get(request.id)
+            if known is None or row.ended or length + 1 >= request.max_total or not request.params.most_drafts:
                 continue
             behind = length - len(row.result.accepted) - 1  # the end of the row without its drafts
             limit = max(row.row.start + len(row.row.token_ids), min(behind + self.lookahead, request.max_total - 1))
