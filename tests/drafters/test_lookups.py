@@ -173,6 +173,17 @@ def test_while_no_draft_is_worth_its_row_nothing_is_looked_up():
     assert step(drafter, asked, [5], [6], session=alone).token_ids[:3] == (1, 2, 3)
 
 
+def test_requests_learn_from_those_before_them():
+    alone, shared = Worth(8, first=0.7), Worth(8, first=0.7, shared=True)
+    for worth in (alone, shared):
+        for number in range(40):
+            worth.hear(str(number), 4, 0)
+    assert alone.acceptance("new") == pytest.approx(0.7) and shared.acceptance("new") < 0.2
+    for number in range(40):
+        shared.hear(str(number), 8, 8)
+    assert shared.acceptance("new") > 0.8
+
+
 def test_requests_may_refuse_drafts():
     drafter = TextDrafter(NgramShelf())
     assert drafter.serves(request("a", [1]))

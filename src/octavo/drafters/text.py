@@ -56,7 +56,7 @@ class TextDrafter:
     def __init__(self, shelf: Shelf, *, adaptive: bool = True) -> None:
         """adaptive: as many drafts as are worth their rows (worth.py), else as many as there are."""
         self._shelf = shelf
-        self._worths = [Worth(MOST, adaptive=adaptive, first=first) for _, first in LENGTHS]
+        self._worths = [Worth(MOST, adaptive=adaptive, first=first, shared=True) for _, first in LENGTHS]
         self._idle = False  # so many requests share a step that no draft is worth its row
         self._lately: dict[str, int] = {}  # request -> which of them its last drafts came under
         self._open: dict[str, tuple[Request, Lookup, int]] = {}  # and how many of its tokens were taken in

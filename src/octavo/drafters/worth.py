@@ -13,6 +13,7 @@ from octavo.drafters.port import DraftSession
 
 FIRST_HITS, FIRST_TRIES = 1.5, 2.0  # what a request is believed before it was seen
 KEPT, FADED = 0.85, 0.99  # of what was seen: at each verified step, at each step without drafts
+SHARED_TRIES, SHARED_KEPT = 8.0, 0.98  # the same of all requests together
 CAUTION = 1.15  # a draft is to bring so much more than it costs
 PACE_GAIN = 1.03  # and drafts that are run to be so much faster than a step without
 FIRST_COUNT = 3  # drafts while no pace is known
@@ -20,19 +21,27 @@ FIRST_COUNT = 3  # drafts while no pace is known
 
 class Worth:
     """most: drafts of a row. adaptive: False proposes as many as there are, whatever they cost. first: the acceptance
-    that a request is believed to have before it was seen."""
+    that a request is believed to have before it was seen; shared: what it is learnt from requests before it too."""
 
-    def __init__(self, most: int, *, adaptive: bool = True, first: float = FIRST_HITS / FIRST_TRIES) -> None:
+    def __init__(
+        self, most: int, *, adaptive: bool = True, first: float = FIRST_HITS / FIRST_TRIES, shared: bool = False
+    ) -> None:
         self._most = most
         self._adaptive = adaptive
         self._first = first * FIRST_TRIES
+        self._shared = shared
+        self._all = first * SHARED_TRIES, SHARED_TRIES  # hits and tries of all requests, the latest most
         self._seen: dict[str, tuple[float, float]] = {}
 
     def hear(self, request_id: str, drafts: int, accepted: int) -> None:
         """What became of the drafts of a row."""
         hits, tries = self._seen.get(request_id, (self._first, FIRST_TRIES))
         if drafts:
-            self._seen[request_id] = KEPT * hits + accepted, KEPT * tries + accepted + (accepted < drafts)
+            tried = accepted + (accepted < drafts)
+            self._seen[request_id] = KEPT * hits + accepted, KEPT * tries + tried
+            if self._shared:
+                self._all = SHARED_KEPT * self._all[0] + accepted, SHARED_KEPT * self._all[1] + tried
+                self._first = FIRST_TRIES * self._all[0] / self._all[1]
         else:
             self._seen[request_id] = (
                 FADED * hits + (1 - FADED) * self._first,
