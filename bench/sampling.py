@@ -2,9 +2,10 @@
 
     PYTHONPATH=src python bench/sampling.py [--threads 2] [--rows 32] [--array]
 
-What is timed is Sampler.sample, Python included: the least and the median over steps. Logits are those of a session
-that is nothing but a random head, which computes them anew before each step, as a model does; --array: the same from
-an array, without what a session keeps beside its logits.
+What is timed is the sampling of a step of decodes as the runner has it done, Python included: one call of a cohort, or
+Sampler.sample where a request wants more than its next token. The least and the median over steps. Logits are those of
+a session that is nothing but a random head, which computes them anew before each step, as a model does; --array: the
+same from an array, without what a session keeps beside its logits.
 """
 
 from __future__ import annotations
@@ -82,15 +83,20 @@ def measure(head: Head, options: dict[str, Any], threads: int, *, array: bool) -
     rng = np.random.default_rng(1)
     prompts = rng.integers(0, head.vocab, (head.rows, 128)).tolist()
     requests = [Request(str(i), tuple(prompt), params, seed=i) for i, prompt in enumerate(prompts)]
-    times = []
+    cohort, writer, times = sampler.cohort(requests), HeaderWriter(head.rows, head.rows, head.rows), []
     for step in range(STEPS):
         head.run()
-        rows = [SampleRow(request, row, 128 + step) for row, request in enumerate(requests)]
+        at = 127 + step  # of the last known token
+        rows = [SampleRow(request, row, at + 1) for row, request in enumerate(requests)]
+        header = writer.write([Row(r.id, i, at, (r.token(at),), 0, True) for i, r in enumerate(requests)])
         start = time.perf_counter()
-        chosen = sampler.sample(head.logits(array=array), rows)
+        if cohort is not None:
+            chosen = cohort.sample(head.logits(array=array), header)
+        else:
+            chosen = [one.token_id for one in sampler.sample(head.logits(array=array), rows)]
         times.append(1e6 * (time.perf_counter() - start))
-        for request, choice in zip(requests, chosen, strict=True):
-            request.output_ids.append(choice.token_id)
+        for request, token in zip(requests, chosen, strict=True):
+            request.output_ids.append(token)
     return f"{min(times[5:]):,.0f} / {statistics.median(times[5:]):,.0f}"
 
 

@@ -116,17 +116,27 @@ nb::list sample(nb::handle given, const nb::list& rows, int isa, int threads) {
 }
 
 // Requests that are sampled together, step after step, and need nothing but their own state: no drafts, no
-// log-probabilities, no bans, nothing counted. Row i of a step's logits is that of request i.
+// log-probabilities, no bans. Row i of a step's logits is that of request i. Where tokens are counted, the one that a step
+// computes is counted before the next is chosen: it is the last that was sampled.
 struct Cohort {
   nb::list held;  // the states, as Python knows them
-  std::vector<const SamplingState*> states;
+  std::vector<SamplingState*> states;
+  std::vector<int32_t> prompts;  // tokens of each prompt
   int threads;
   size_t checked = 0;  // the vocabulary that their ids were found to lie in
 };
 
-void init_cohort(Cohort* self, nb::list states, int threads) {
-  new (self) Cohort{states, {}, threads, 0};
-  for (nb::handle state : states) self->states.push_back(nb::cast<const SamplingState*>(state));
+void init_cohort(Cohort* self, nb::list states, std::vector<int32_t> prompts, int threads) {
+  new (self) Cohort{states, {}, std::move(prompts), threads, 0};
+  for (nb::handle state : states) self->states.push_back(nb::cast<SamplingState*>(state));
+  if (self->prompts.size() != self->states.size()) throw nb::value_error("sampling: one prompt a state");
+}
+
+// Whether the state has counted all output up to `token` at this index; it may be the next one.
+bool count_last(SamplingState& state, int32_t token, int32_t index, int32_t prompt) {
+  const auto output = int64_t(index) + 1 - prompt;
+  if (output > 0 && int64_t(state.num_output()) + 1 == output) state.append(token);
+  return int64_t(state.num_output()) == output;
 }
 
 // One id a request, -1 where its logits are not finite. The header says at which index each of them stands.
@@ -137,6 +147,9 @@ nb::tuple sample_cohort(Cohort& self, nb::handle given, const StepHeader& words)
   if (!parse_header(words.words.data(), words.words.size(), header) || size_t(header.N) != count ||
       size_t(header.T) != count || logits.rows < count)
     throw nb::value_error("sampling: the step is not one of this cohort");
+  for (size_t i = 0; i < count; i++)
+    if (self.states[i]->counts() && !count_last(*self.states[i], header.token[i], header.context[i], self.prompts[i]))
+      throw nb::value_error("sampling: the step is not one of this cohort");
   if (self.checked != logits.vocab)
     for (const SamplingState* state : self.states) check_options(state->options, logits.vocab);
   self.checked = logits.vocab;
@@ -210,10 +223,11 @@ void bind_sampling(nb::module_& m) {
            "frequency"_a, "repetition"_a, "seed"_a, "bias"_a, "allowed"_a.none(), "prompt"_a)
       .def_prop_ro("counts", &SamplingState::counts)
       .def_prop_ro("num_output", &SamplingState::num_output)
+      .def_prop_ro("last_output", &SamplingState::last_output)
       .def("append", [](SamplingState& s, const std::vector<int32_t>& ids) { for (int32_t id : ids) s.append(id); })
       .def("truncate", &SamplingState::truncate);
   nb::class_<Cohort>(m, "Cohort")
-      .def("__init__", init_cohort, "states"_a, "threads"_a)
+      .def("__init__", init_cohort, "states"_a, "prompts"_a, "threads"_a)
       .def("sample", sample_cohort, "logits"_a, "header"_a);
   m.def("sample", sample, "logits"_a, "rows"_a, "isa"_a = -1, "threads"_a = 1);
   m.def("prompt_logprobs", prompt_logprobs, "logits"_a, "rows"_a, "isa"_a = -1, "threads"_a = 1);

@@ -14,6 +14,9 @@ uint64_t now_ns() {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
 }
 
+// Of the weights that a thread asks for while it norms.
+constexpr size_t FETCH_BYTES = size_t{8} << 10;
+
 // Keys and values of one chunk that a task reads, at most, where it takes several KV heads.
 constexpr size_t CHUNK_BYTES = size_t{256} << 10;
 
@@ -70,12 +73,30 @@ void Step::concat(const BoundOp& op, Range r) const {
   }
 }
 
-void Step::norm(const BoundOp& op, Range r) const {
+// Asks for the first lines of this thread's share of a linear's weights: they arrive while it is at something else.
+void Step::fetch_share(const BoundOp& op, int thread) const {
+  auto panel = static_cast<int32_t>(int64_t{op.panels} * thread / threads);
+  const LinearArgs* a = op.linears;
+  for (; panel >= a->w->panels; ++a) panel -= a->w->panels;
+  const uint8_t* at = a->w->data + panel * a->w->panel_bytes;
+  const size_t bytes = std::min(FETCH_BYTES, a->w->panel_bytes);
+  for (size_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(at + byte, 0, 2);
+}
+
+// Of this thread's rows; of all of them, into its own memory, where threads go apart.
+void Step::norm(const BoundOp& op, int thread, uint8_t* own) const {
   const OpRecord& record = *op.record;
   const BufferRecord& out = buffer(record.outs[0]);
+  Range r = share(record.outs[0], thread);
   NormArgs a{};
   a.x = data<const float>(record.ins[0]), a.weight = op.vector;
-  aim(a, record.outs[0]);
+  if (op.feeds && apart(op)) {
+    fetch_share(*op.feeds, thread);
+    r = {0, rows(record.outs[0])};
+    aim(a, record.outs[0], own + 3 * linear_scratch);
+  } else {
+    aim(a, record.outs[0], data<uint8_t>(record.outs[0]));
+  }
   a.groups = record.ints[1] > 0 ? record.ints[1] : 1;
   a.width = out.width / a.groups, a.ldo = out.ld;
   a.weight_plus_one = record.ints[0], a.eps = record.floats[0];
@@ -89,7 +110,7 @@ void Step::element(const BoundOp& op, Range r) const {
   ElementArgs e{};
   e.a = data<const float>(record.ins[0]);
   if (record.ins.size() > 1) e.b = data<const float>(record.ins[1]);
-  aim(e, record.outs[0]);
+  aim(e, record.outs[0], data<uint8_t>(record.outs[0]));
   e.width = out.width, e.ldo = out.ld;
   if (record.kind == OpKind::GLU || record.kind == OpKind::ACT) e.activation = record.ints[0];
   if (record.kind == OpKind::ACT) e.scale = record.floats[0];
@@ -142,10 +163,10 @@ bool Step::claim(const BoundOp& op, int64_t panels, int pieces, int thread, int*
   return false;
 }
 
-// Thread 0, right after the barrier that starts `epoch`: nobody uses the next epoch's counters, which were those of two
-// epochs before.
+// Thread 0, where `epoch` begins: nobody uses the counters of the epoch after next, which were those of two before. One
+// of two neighbours at least begins with a barrier, so that everyone sees them renewed.
 void Step::renew_claims(int epoch) const {
-  Counter* next = program.counters.get() + (epoch + 1) % 3 * program.sets * threads;
+  Counter* next = program.counters.get() + (epoch + 2) % CLAIM_EPOCHS * program.sets * threads;
   for (int i = 0; i < program.sets * threads; ++i) next[i].taken.store(0, std::memory_order_relaxed);
 }
 
@@ -164,7 +185,8 @@ void Step::linears(const BoundOp& op, int thread, uint8_t* own) const {
   bool prepared[3] = {false, false, false};
   for (int i = 0; i < op.linear_count; ++i) {
     a[i] = op.linears[i];
-    a[i].x = data<const uint8_t>(record.ins[0]), a[i].rows = rows(record.ins[0]);
+    a[i].x = op.eats && apart(*op.eats) ? own + 3 * linear_scratch : data<const uint8_t>(record.ins[0]);
+    a[i].rows = rows(record.ins[0]);
     if (a[i].epilogue != Epilogue::GLU) a[i].out = data<float>(record.outs[i]);
     else if (a[i].output == ActKind::BF16) a[i].out16 = data<uint16_t>(record.outs[i]);
     else a[i].records = data<uint8_t>(record.outs[i]);
@@ -172,7 +194,7 @@ void Step::linears(const BoundOp& op, int thread, uint8_t* own) const {
   }
   if (a[0].rows == 0) return;
   Range piece{};
-  const int pieces = a[0].rows < MANY_ROWS ? PIECES_FEW_ROWS : PIECES_MANY_ROWS;
+  const int pieces = pieces_for(a[0].rows);
   for (int victim = 0; claim(op, op.panels, pieces, thread, &victim, &piece);) {
     for (int32_t i = 0, first = 0; i < op.linear_count; first += a[i].w->panels, ++i) {
       const int32_t begin = std::max(piece.begin - first, 0), end = std::min(piece.end - first, a[i].w->panels);
@@ -206,7 +228,7 @@ void Step::attention(const BoundOp& op, uint8_t* own) const {
   AttentionArgs a{};
   a.cache = op.cache;
   a.q = data<const float>(record.ins[0]);
-  aim(a, record.outs[0]);
+  aim(a, record.outs[0], data<uint8_t>(record.outs[0]));
   a.ldo = out.ld, a.heads = heads, a.window = record.ints[2], a.causal = record.ints[3], a.scale = record.floats[0];
   a.sinks = op.vector;
   a.cap = record.floats[1], a.request = header.request, a.row_begin = header.row_begin;
@@ -244,7 +266,7 @@ void Step::run(const BoundOp& op, int thread, uint8_t* own) const {
     case OpKind::FEED: return feed(op, r);
     case OpKind::TAKE: return take(op, r);
     case OpKind::CONCAT: return concat(op, r);
-    case OpKind::NORM: return norm(op, r);
+    case OpKind::NORM: return norm(op, thread, own);
     case OpKind::ADD:
     case OpKind::GLU:
     case OpKind::ACT:
@@ -283,7 +305,7 @@ void Step::walk(int thread) const {
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const BoundOp& op = program.ops[i];
     if (op.record->barrier) {
-      Pool::instance().wait();
+      if (!op.eats || !apart(*op.eats)) Pool::instance().wait();
       ++epoch;
       if (thread == 0) renew_claims(epoch);
       if (timed && i > 0) {
@@ -318,7 +340,7 @@ void Session::run(int32_t number, const int32_t* words, size_t count) {
   if (!p.record.states.empty()) states_.prepare(h);
   place(p, h.T, h.R, h.N);
   make_tiles(h);
-  for (int i = 0; i < 3 * p.sets * limits_.threads; ++i) p.counters[i].taken.store(0, std::memory_order_relaxed);
+  for (int i = 0; i < CLAIM_EPOCHS * p.sets * limits_.threads; ++i) p.counters[i].taken.store(0, std::memory_order_relaxed);
   const Step step{.isa = isa_,
                   .program = p,
                   .header = h,
@@ -343,7 +365,7 @@ void Session::run(int32_t number, const int32_t* words, size_t count) {
       limits_.threads, [](void* context, int thread) { static_cast<const Step*>(context)->walk(thread); },
       const_cast<Step*>(&step));
   ++steps_;
-  for (const BoundOp& op : p.ops) barriers_ += op.record->barrier;
+  for (const BoundOp& op : p.ops) barriers_ += op.record->barrier && !(op.eats && step.apart(*op.eats));
 }
 
 }  // namespace octavo

@@ -64,6 +64,7 @@ class SamplingState {
   const SamplingOptions options;
   bool counts() const { return options.repetition != 1.0f || options.presence != 0.0f || options.frequency != 0.0f; }
   size_t num_output() const { return output_.size(); }
+  int32_t last_output() const { return output_.empty() ? -1 : output_.back(); }
   void append(int32_t token);   // one more output token
   void truncate(size_t length); // output tokens from `length` on are taken back
 

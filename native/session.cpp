@@ -81,7 +81,7 @@ void Session::finish() {
     if (!held.vector) max_n = std::max(max_n, held.matrix.n);
   }
   linear_scratch_ = align(linear_scratch_bytes(max_n, std::max(limits_.max_tokens, limits_.max_rows)), 128);
-  size_t attention_scratch = 0, segment = 0;
+  size_t attention_scratch = 0, apart_scratch = 0, segment = 0;
   for (const auto& program : programs_) {
     LoadedProgram& p = *program;
     place(p, limits_.max_tokens, limits_.max_rows, limits_.max_seqs);
@@ -94,6 +94,7 @@ void Session::finish() {
     }
     bind_ops(p);
     bind_claims(p);
+    apart_scratch = std::max(apart_scratch, bind_apart(p));
     for (const BoundOp& op : p.ops) {
       if (reads_latents(op.record->kind)) {
         attention_scratch = std::max(attention_scratch, latent_needs(p.record, op, &segment));
@@ -105,7 +106,7 @@ void Session::finish() {
       segment = std::max(segment, segment_floats(op.cache.d, group));
     }
   }
-  scratch_bytes_ = align(3 * linear_scratch_ + std::max({attention_scratch, expert_scratch_, delta_scratch_}), 4096) + 256;
+  scratch_bytes_ = align(3 * linear_scratch_ + std::max({attention_scratch, apart_scratch, expert_scratch_, delta_scratch_}), 4096) + 256;
   scratch_ = Mapping(scratch_bytes_ * limits_.threads);
   max_segments_ = limits_.max_blocks * limits_.block_tokens / SEGMENT_TOKENS + 1;
   arrived_.assign(FEW_TASKS * limits_.threads, 0);
@@ -221,12 +222,39 @@ void Session::bind_claims(LoadedProgram& p) const {
     const OpKind kind = op.record->kind;
     const bool by_panels = is_linear(kind) || is_expert_linear(kind) || kind == OpKind::HEAD_LINEAR;
     const bool claimed = by_panels || kind == OpKind::ATTENTION || reads_latents(kind) || kind == OpKind::DELTA_RULE;
-    places.emplace_back(epoch % 3, used);
+    places.emplace_back(epoch % CLAIM_EPOCHS, used);
     used += claimed;
     p.sets = std::max(p.sets, used);
   }
   for (size_t i = 0; i < p.ops.size(); ++i) p.ops[i].claims = (places[i].first * p.sets + places[i].second) * limits_.threads;
-  p.counters = std::make_unique<Counter[]>(static_cast<size_t>(3) * p.sets * limits_.threads);
+  p.counters = std::make_unique<Counter[]>(static_cast<size_t>(CLAIM_EPOCHS) * p.sets * limits_.threads);
+}
+
+// Finds the norms that threads may compute apart; the bytes that one thread needs for it. Such a norm has a barrier before
+// it and another behind it, which then falls away: so nothing but the linear may read what it writes, and nothing may
+// write what it reads until the next one.
+size_t Session::bind_apart(LoadedProgram& p) const {
+  const auto region = [&p](int32_t id) { return p.record.buffers[id].region; };
+  std::vector<int32_t> readers(p.record.buffers.size(), 0);
+  for (const BoundOp& op : p.ops) {
+    for (const int32_t id : op.record->ins) ++readers[id];
+  }
+  size_t bytes = 0;
+  for (size_t i = 0; i + 1 < p.ops.size(); ++i) {
+    const OpRecord &norm = *p.ops[i].record, &linear = *p.ops[i + 1].record;
+    if (norm.kind != OpKind::NORM || !is_linear(linear.kind) || !norm.barrier || !linear.barrier) continue;
+    const int32_t out = norm.outs[0];
+    const BufferRecord& buffer = p.record.buffers[out];
+    if (linear.ins[0] != out || readers[out] != 1 || buffer.kind != BufferKind::VALUE || buffer.symbol == Symbol::CONSTANT) continue;
+    bool kept = true;
+    for (size_t j = i + 1; j < p.ops.size() && (j == i + 1 || !p.ops[j].record->barrier); ++j) {
+      for (const int32_t id : p.ops[j].record->outs) kept = kept && region(id) != region(norm.ins[0]);
+    }
+    if (!kept) continue;
+    p.ops[i].feeds = &p.ops[i + 1], p.ops[i + 1].eats = &p.ops[i];
+    bytes = std::max(bytes, align(APART_ROWS, 16) * buffer.row_bytes());
+  }
+  return bytes;
 }
 
 void Session::bind_cache(const ProgramRecord& program, BoundOp& op) {

@@ -33,6 +33,8 @@ struct BoundOp {
   int32_t panels = 0;  // of all its linears; of one expert
   int32_t experts = 0;
   int32_t claims = 0;  // which set of counters hands out its panels or tasks
+  const BoundOp* eats = nullptr;   // linear: the norm before it that it alone reads; see Step::apart
+  const BoundOp* feeds = nullptr;  // norm: that linear
   CacheView cache{};
   LatentView latent{};
   const float* vector = nullptr;        // norm: its weight; embed: what is added to every row; plain matrix; sinks
@@ -63,6 +65,13 @@ struct Feed {
   std::vector<uint8_t> held;         // those of the program itself, which the step writes anew
 };
 
+// Ops between two barriers use different sets of counters; a set is used again after so many stretches between barriers.
+constexpr int32_t CLAIM_EPOCHS = 4;
+
+// Rows for which every thread computes a norm for itself, before the linear that alone reads it: a barrier less, and
+// nothing to fetch from another core.
+constexpr int32_t APART_ROWS = 2;
+
 struct LoadedProgram {
   ProgramRecord record;
   std::vector<BoundOp> ops;
@@ -71,8 +80,7 @@ struct LoadedProgram {
   std::vector<size_t> region_at;
   int32_t T = 0, R = 0, N = 0;     // of the last run
   std::vector<int32_t> groups;     // program group -> session group
-  // Sets of one counter per thread. Ops between two barriers use different sets; a set is used again three barriers on.
-  std::unique_ptr<Counter[]> counters;
+  std::unique_ptr<Counter[]> counters;  // sets of one per thread
   int32_t sets = 1;  // between two barriers
   std::vector<uint64_t> nanoseconds;  // per op, while profiling
 };
@@ -128,6 +136,7 @@ class Session {
   void bind_table(const ProgramRecord& program, BoundOp& op);
   void bind_tops(const LoadedProgram& program, BoundOp& op);
   void bind_claims(LoadedProgram& program) const;
+  size_t bind_apart(LoadedProgram& program) const;
   void bind_linears(const ProgramRecord& program, BoundOp& op);
   void bind_experts(const ProgramRecord& program, BoundOp& op);
   void bind_plain(const ProgramRecord& program, BoundOp& op);

@@ -11,7 +11,11 @@ struct Range {
 
 // A thread takes its panels in so many pieces, of at most so many: long runs stream best when rows are few, short ones
 // leave nobody waiting when a panel is much work.
-constexpr int32_t PIECES_FEW_ROWS = 4, PIECES_MANY_ROWS = 32, MANY_ROWS = 16, MOST_PANELS = 32;
+constexpr int32_t PIECES_FEW_ROWS = 4, PIECES_SOME_ROWS = 16, PIECES_MANY_ROWS = 32, MOST_PANELS = 32;
+constexpr int32_t SOME_ROWS = 3, MANY_ROWS = 16;
+constexpr int pieces_for(int32_t rows) {
+  return rows < SOME_ROWS ? PIECES_FEW_ROWS : rows < MANY_ROWS ? PIECES_SOME_ROWS : PIECES_MANY_ROWS;
+}
 
 // A step as its threads see it. Buffers' addresses and row counts are fixed before the threads start.
 struct Step {
@@ -44,13 +48,13 @@ struct Step {
   }
   const int32_t* field(int32_t id) const { return header.field(buffer(id).field); }
 
-  // Where an operator writes value `id`, in the form that its type asks for.
+  // An operator writes value `id` to `place`, in the form that its type asks for.
   template <class Args>
-  void aim(Args& a, int32_t id) const {
+  void aim(Args& a, int32_t id, uint8_t* place) const {
     const DType type = buffer(id).dtype;
-    if (!is_quantized(type)) a.out = data<float>(id);
-    else if (type == DType::BF16) a.out16 = data<uint16_t>(id);
-    else a.records = data<uint8_t>(id), a.kind = act_kind(type);
+    if (!is_quantized(type)) a.out = reinterpret_cast<float*>(place);
+    else if (type == DType::BF16) a.out16 = reinterpret_cast<uint16_t*>(place);
+    else a.records = place, a.kind = act_kind(type);
   }
 
   // This thread's share of the rows of a value: the same rows of every value with as many.
@@ -61,11 +65,13 @@ struct Step {
 
   void walk(int thread) const;
   void run(const BoundOp& op, int thread, uint8_t* own) const;
+  bool apart(const BoundOp& norm) const { return threads > 1 && rows(norm.record->outs[0]) <= APART_ROWS; }
+  void fetch_share(const BoundOp& op, int thread) const;
   void embed(const BoundOp& op, Range r) const;
   void feed(const BoundOp& op, Range r) const;
   void take(const BoundOp& op, Range r) const;
   void concat(const BoundOp& op, Range r) const;
-  void norm(const BoundOp& op, Range r) const;
+  void norm(const BoundOp& op, int thread, uint8_t* own) const;
   void pool(const BoundOp& op, Range r) const;
   void element(const BoundOp& op, Range r) const;
   void rope(const BoundOp& op, Range r) const;

@@ -4,7 +4,16 @@
 namespace octavo::OCTAVO_ISA_NAME {
 
 constexpr int MR_RECORDS = 32;
-constexpr int STREAM_AHEAD = 4096;  // bytes of the stream fetched ahead
+
+// One line of the stream, ahead of its reading and beside products: lines asked for in a burst fill the core's miss
+// buffers, and what is read then waits behind them. Bytes keep memory busy and go to the second cache, whose misses do not
+// take those buffers; nibbles keep the core busy and go to the first.
+template <WeightKind K>
+OCTAVO_INLINE void fetch_line(const uint8_t*& line) {
+  if (has_nibbles(K)) _mm_prefetch((const char*)line + 4096, _MM_HINT_T0);
+  else _mm_prefetch((const char*)line + 8192, _MM_HINT_T1);
+  line += 64;
+}
 
 // What a block needs beside its weights. `sums`: which sums of a BlockSide belong to it. shift: the i8 kernels' 128.
 struct BlockScale {
@@ -79,13 +88,16 @@ OCTAVO_INLINE __m512i broadcast_word(const uint8_t* x) {
   return _mm512_set1_epi32(word);
 }
 
+// Rows of one step, of more than two: so few that what ends a step and begins the next runs beside the products of both.
+constexpr int AT_ONCE = 2;
+
 // R rows of one block onto to[row][half]. x: the record of the first row, part: where in a plane the block begins.
-template <WeightKind K, ActKind A, int QUADS, int R>
+// FETCH: on the way the lines of the stream from `ahead` on, as many as a block's quads have.
+template <WeightKind K, ActKind A, int QUADS, int R, bool FETCH>
 OCTAVO_INLINE void add_record(const __m512i (&words)[QUADS][2], const BlockScale& b, const uint8_t* x, size_t stride,
-                              int part, __m512* to) {
+                              int part, __m512* to, const uint8_t*& ahead) {
   constexpr int PLANES = act_planes(A);
-  constexpr bool APART = PLANES == 2 && R <= 2;  // a chain for each plane, so that enough are in flight
-  __m512i n[R][2], low[R][2];
+  __m512i n[R][2], low[R][2];  // a chain for each plane, so that enough are in flight
 #pragma GCC unroll 4
   for (int r = 0; r < R; r++) {
     // 128 = 1 << 7: the start of the high plane's chain is shifted with it
@@ -93,17 +105,19 @@ OCTAVO_INLINE void add_record(const __m512i (&words)[QUADS][2], const BlockScale
     if (!is_unsigned(K)) start = broadcast_word(x + r * stride + PLANES * BLOCK + 4 * b.sums);
     if (!is_unsigned(K) && PLANES == 1) start = _mm512_slli_epi32(start, 7);
     n[r][0] = n[r][1] = start;
-    if (APART) low[r][0] = low[r][1] = _mm512_setzero_si512();
+    if (PLANES == 2) low[r][0] = low[r][1] = _mm512_setzero_si512();
   }
 #pragma GCC unroll 8
   for (int q = 0; q < QUADS; q++) {
+    if (FETCH) fetch_line<K>(ahead);
+    if (FETCH && !has_nibbles(K)) fetch_line<K>(ahead);
 #pragma GCC unroll 4
     for (int r = 0; r < R; r++) {
       const uint8_t* at = x + r * stride + part + 4 * q;
       const __m512i v = broadcast_word(at);
       n[r][0] = _mm512_dpbusd_epi32(n[r][0], words[q][0], v);
       n[r][1] = _mm512_dpbusd_epi32(n[r][1], words[q][1], v);
-      if (APART) {
+      if (PLANES == 2) {
         const __m512i u = broadcast_word(at + BLOCK);
         low[r][0] = _mm512_dpbusd_epi32(low[r][0], words[q][0], u);
         low[r][1] = _mm512_dpbusd_epi32(low[r][1], words[q][1], u);
@@ -113,21 +127,9 @@ OCTAVO_INLINE void add_record(const __m512i (&words)[QUADS][2], const BlockScale
   if (PLANES == 2) {
 #pragma GCC unroll 4
     for (int r = 0; r < R; r++) n[r][0] = _mm512_slli_epi32(n[r][0], 7), n[r][1] = _mm512_slli_epi32(n[r][1], 7);
-    if (APART) {
 #pragma GCC unroll 4
-      for (int r = 0; r < R; r++)
-        n[r][0] = _mm512_add_epi32(n[r][0], low[r][0]), n[r][1] = _mm512_add_epi32(n[r][1], low[r][1]);
-    } else {
-#pragma GCC unroll 8
-      for (int q = 0; q < QUADS; q++) {
-#pragma GCC unroll 4
-        for (int r = 0; r < R; r++) {
-          const __m512i v = broadcast_word(x + r * stride + BLOCK + part + 4 * q);
-          n[r][0] = _mm512_dpbusd_epi32(n[r][0], words[q][0], v);
-          n[r][1] = _mm512_dpbusd_epi32(n[r][1], words[q][1], v);
-        }
-      }
-    }
+    for (int r = 0; r < R; r++)
+      n[r][0] = _mm512_add_epi32(n[r][0], low[r][0]), n[r][1] = _mm512_add_epi32(n[r][1], low[r][1]);
   }
   if (b.offset) {
 #pragma GCC unroll 4
@@ -169,21 +171,18 @@ static void rows_records(const PackedLinear& w, const PanelGeometry& g, const ui
   for (int i = 0; i < 2 * rows.rows; i++) many[i] = _mm512_setzero_ps();
 #pragma GCC unroll 8
   for (int i = 0; i < 2 * FEW; i++) few[i] = _mm512_setzero_ps();
-  const uint8_t* ahead = rows.first ? panel + STREAM_AHEAD : nullptr;
-  const int steps = FEW ? 1 : (rows.rows + 3) / 4;
+  const uint8_t* ahead = rows.first || FEW ? panel : nullptr;  // what was read of a stream that is fetched
+  const int steps = FEW ? 1 : rows.rows / AT_ONCE;
   for (int i = 0, block = 0; i < g.groups; i++) {
     const GroupParts<const uint8_t> at = group_parts(g, w.has_bias != 0, panel, i);
     GroupScale s;
     load_scale(w, at, s);
     for (int b = 0; b < g.blocks; b++, block++) {
       const uint8_t* stored = at.blocks + b * g.block_bytes;
-      // A share of the lines before each step of rows: all at once they would fill the core's miss buffers, and the
-      // products would wait behind them.
-      const uint8_t* const until = ahead ? stored + g.block_bytes + STREAM_AHEAD : nullptr;
-      const ptrdiff_t share = ((until - ahead) / steps + 63) / 64 * 64;
+      const uint8_t* const until = ahead ? stored + g.block_bytes : nullptr;
+      const ptrdiff_t share = ((until - ahead) / steps + 63) / 64 * 64;  // before each step of rows
       const auto fetch = [&] {
-        const uint8_t* const stop = until - ahead < share ? until : ahead + share;
-        for (; ahead < stop; ahead += 64) _mm_prefetch((const char*)ahead, _MM_HINT_T0);
+        for (const uint8_t* const stop = until - ahead < share ? until : ahead + share; ahead < stop;) fetch_line<K>(ahead);
       };
       __m512i words[QUADS][2];
       load_quads<K, QUADS>(stored, words);
@@ -191,21 +190,16 @@ static void rows_records(const PackedLinear& w, const PanelGeometry& g, const ui
       const BlockScale scale{s, w.has_bias != 0, QUADS == 8 ? 0 : 1 + block % 2, w.offset};
       const uint8_t* x = rows.x + (size_t)(QUADS == 8 ? block : block / 2) * RECORD;
       if constexpr (FEW > 0) {
-        fetch();
-        add_record<K, A, QUADS, FEW>(words, scale, x, stride, part, few);
+        add_record<K, A, QUADS, FEW, true>(words, scale, x, stride, part, few, ahead);
+        while (ahead < until) fetch_line<K>(ahead);
         continue;
       }
       int r = 0;
-      for (; r + 4 <= rows.rows; r += 4) {
+      for (; r + AT_ONCE <= rows.rows; r += AT_ONCE) {
         fetch();
-        add_record<K, A, QUADS, 4>(words, scale, x + r * stride, stride, part, many + 2 * r);
+        add_record<K, A, QUADS, AT_ONCE, false>(words, scale, x + r * stride, stride, part, many + 2 * r, ahead);
       }
-      if (r + 2 <= rows.rows) {
-        fetch();
-        add_record<K, A, QUADS, 2>(words, scale, x + r * stride, stride, part, many + 2 * r);
-        r += 2;
-      }
-      if (r < rows.rows) add_record<K, A, QUADS, 1>(words, scale, x + r * stride, stride, part, many + 2 * r);
+      if (r < rows.rows) add_record<K, A, QUADS, 1, false>(words, scale, x + r * stride, stride, part, many + 2 * r, ahead);
     }
   }
 #pragma GCC unroll 8

@@ -154,6 +154,22 @@ def test_a_profile_names_every_operator(model, kind):
     assert session.steps == 1 and 0 < session.barriers < len(steps.program.ops)
 
 
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_that_norm_few_rows_each_for_itself_meet_less_often_and_give_the_same_bits(model, kind, whole, threads):
+    steps, tokens = stepper(model, kind, threads=threads), prompt(LENGTH)
+    steps.step(Run(0, 0, tuple(tokens[:-3]), logits_from=LENGTH - 3))
+
+    def step(start, stop):
+        before = steps.session.barriers
+        logits = steps.step(Run(0, start, tuple(tokens[start:stop])))
+        assert np.array_equal(logits, whole[start:stop])
+        return steps.session.barriers - before
+
+    together = step(LENGTH - 3, LENGTH)
+    assert step(LENGTH - 3, LENGTH - 2) < together
+    assert step(LENGTH - 2, LENGTH) < together
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_child_gets_threads_of_its_own(model, kind, whole):
     steps = stepper(model, kind, threads=2)

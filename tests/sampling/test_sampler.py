@@ -348,6 +348,38 @@ def test_a_cohort_samples_what_its_rows_sample_alone(threads):
         assert alone[5] == -1
 
 
+COUNTED = [
+    {"repetition_penalty": 1.3},
+    {},
+    {"frequency_penalty": 0.7, "presence_penalty": -0.4, "temperature": 0.0},
+    {"presence_penalty": 1.1, "top_p": 0.9},
+]
+
+
+def test_a_cohort_counts_the_output_as_it_grows_and_finds_it_again_after_other_steps():
+    rng = np.random.default_rng(8)
+    logits = rng.normal(0, 1, (len(COUNTED), 40)).astype(np.float32)  # few tokens, so that they come again
+    requests = [Request(str(i), (1, 2, 3), SamplingParams(**wish), seed=i) for i, wish in enumerate(COUNTED)]
+    sampler, writer = Sampler(40), HeaderWriter(8, 8, 8)
+    cohort = sampler.cohort(requests)
+    for step in range(24):
+        rows = [Row(r.id, i, 2 + step, (r.token(2 + step),), 0, True) for i, r in enumerate(requests)]
+        asked = [SampleRow(request, i, 3 + step) for i, request in enumerate(requests)]
+        alone = [Sampler(40).sample(logits, [row])[0].token_id for row in asked]
+        if step % 8 == 7:  # a step of another kind, and requests that are met again as new mates
+            chosen = [one.token_id for one in sampler.sample(logits, asked)]
+            cohort = sampler.cohort(requests)
+        else:
+            chosen = list(cohort.sample(logits, writer.write(rows)))
+        assert chosen == alone
+        for request, token in zip(requests, chosen, strict=True):
+            request.output_ids.append(token)
+    assert max(len(set(request.output_ids)) for request in requests) < 24  # penalties had something to count
+    ahead = [Row(r.id, i, 30, (5,), 0, True) for i, r in enumerate(requests)]
+    with pytest.raises(ValueError, match="not one of this cohort"):
+        cohort.sample(logits, writer.write(ahead))
+
+
 def test_a_cohort_refuses_another_step_and_requests_that_want_more():
     logits = np.zeros((3, 64), np.float32)
     requests = [Request(str(i), (1,), SamplingParams()) for i in range(2)]
@@ -357,5 +389,5 @@ def test_a_cohort_refuses_another_step_and_requests_that_want_more():
         rows = [Row(str(i), i, 1, (5,) * tokens, 0, True) for i in range(count)]
         with pytest.raises(ValueError, match="not one of this cohort"):
             cohort.sample(logits, HeaderWriter(8, 8, 8).write(rows))
-    for wish in ({"logprobs": 0}, {"prompt_logprobs": 0}, {"min_tokens": 2}, {"repetition_penalty": 1.1}):
+    for wish in ({"logprobs": 0}, {"prompt_logprobs": 0}, {"min_tokens": 2}):
         assert sampler.cohort([*requests, Request("x" + str(wish), (1,), SamplingParams(**wish))]) is None

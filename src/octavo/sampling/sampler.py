@@ -64,10 +64,9 @@ class _Compiled:
     min_tokens: int
     enders: tuple[int, ...]  # ids that min_tokens bans
     bad_words: tuple[tuple[int, ...], ...]
-    counts: bool
     bounds: Bounds | None  # of an output that must have a form, or of its reasoning
     plain: bool  # none of the above: the native state is all that a step needs
-    last: int = -1  # the last output token that was counted
+    counts: bool  # and it is to know the output so far
     mask_seconds: float = 0.0
 
 
@@ -146,8 +145,10 @@ class Sampler:
             known = self._known(request)
             if not known.plain or request.params.prompt_logprobs is not None:
                 return None
+            if known.counts:
+                _count(known.state, request.output_ids)
             states.append(known.state)
-        return _native.Cohort(states, self._threads)
+        return _native.Cohort(states, [len(request.prompt_ids) for request in requests], self._threads)
 
     # ---- other rules than equality
     @property
@@ -198,10 +199,10 @@ class Sampler:
         """The row as native code reads it."""
         request = row.request
         known = self._known(request)
+        if known.counts:
+            _count(known.state, request.output_ids)
         if known.plain and not row.extra_ids and row.mask is None:
             return (known.state, row.logits_row, row.index)
-        if known.counts:
-            _count(known, request.output_ids)
         banned: tuple[int, ...] = ()
         if known.min_tokens > len(request.output_ids) + len(row.extra_ids):
             banned = known.enders
@@ -254,30 +255,27 @@ class Sampler:
             min_tokens=params.min_tokens,
             enders=self._inside({*request.eos_ids, *params.stop_token_ids}),
             bad_words=bad_words,
-            counts=state.counts,
             bounds=bounds,
             plain=params.logits_processor is None
-            and not (state.counts or bad_words or params.min_tokens or bounds or params.logprobs is not None),
+            and not (bad_words or params.min_tokens or bounds or params.logprobs is not None),
+            counts=state.counts,
         )
 
     def _inside(self, ids: Iterable[int]) -> tuple[int, ...]:
         return tuple(token for token in ids if 0 <= token < self.vocab_size)
 
 
-def _count(known: _Compiled, output_ids: list[int]) -> None:
+def _count(state: Any, output_ids: list[int]) -> None:
     """Brings the native counts to `output_ids`: the new tokens only, unless some were taken back."""
-    state = known.state
     counted = state.num_output
     if counted > len(output_ids):
         state.truncate(len(output_ids))
         counted = len(output_ids)
-        known.last = output_ids[-1] if output_ids else -1
-    if counted and output_ids[counted - 1] != known.last:
+    if counted and output_ids[counted - 1] != state.last_output:
         state.truncate(0)
         counted = 0
     if counted < len(output_ids):
         state.append(output_ids[counted:])
-        known.last = output_ids[-1]
 
 
 def _completions(
