@@ -3,9 +3,9 @@
     PYTHONPATH=src python bench/native_step.py MODEL [--shapes 1x128 8x128 p512] [--threads 1 2]
         [--against OTHER/src ...] [--profile] [--hog]
 
-A shape BxC is B requests that decode one token after C others, pN one prompt of N tokens. --against: source trees with
-a built kernel module, each run in a process of its own, turn by turn with this one. --profile: share of each operator.
---hog: with another process of niceness 5 computing on one of the cores all the while.
+A shape BxC is B requests that decode one token after C others, pN one prompt of N tokens, MpN M of them. --against:
+source trees with a built kernel module, each run in a process of its own, turn by turn with this one. --profile: share
+of each operator. --hog: with another process of niceness 5 computing on one of the cores all the while.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ HOG = "import os\nos.nice(5)\nos.sched_setaffinity(0, {max(os.sched_getaffinity(
 
 def parse_shape(text: str) -> tuple[int, int, int]:
     """(requests, context, tokens of each)."""
-    if text.startswith("p"):
-        return 1, 0, int(text[1:])
+    if "p" in text:
+        prompts, tokens = text.split("p")
+        return int(prompts or 1), 0, int(tokens)
     batch, context = text.split("x")
     return int(batch), int(context), 1
 
