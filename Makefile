@@ -63,7 +63,7 @@ kill: $(VENV)/dev.stamp
 
 # Bodies out of the whole document of the interface, chosen anew each time.
 fuzz: $(VENV)/dev.stamp
-	OCTAVO_FUZZ=1000 $(BIN)/python -m pytest -s tests/server/test_openapi.py
+	OCTAVO_FUZZ=1000 $(BIN)/python -m pytest -s --timeout 0 tests/server/test_openapi.py
 
 # Native kernels against the reference in fp32 on three English texts: figures in docs/fidelity.md.
 fidelity: $(VENV)/dev.stamp

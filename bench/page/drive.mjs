@@ -23,6 +23,7 @@ async function open(options = {}, address = url) {
   page.on("console", (message) => message.type() === "error" && faults.push(message.text()));
   page.on("pageerror", (error) => faults.push(String(error)));
   page.on("request", (request) => new URL(request.url()).origin === new URL(address).origin || request.url().startsWith("data:") || elsewhere.push(request.url()));
+  page.setDefaultTimeout(120000); // of a machine that does other things too
   await page.goto(address);
   if (address === url) await page.waitForFunction(() => document.querySelector("#model").options.length > 0);
   return page;
