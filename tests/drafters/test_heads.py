@@ -99,7 +99,7 @@ def test_nodes_stop_where_rows_cost_more_than_they_bring():
         worth.hear("a", 2, 0)
     least = worth.least("a", 1, Session(1.0, 0.1))
     assert least > 0.5, "what was promised did not come"
-    assert worth.least("b", 1, Session(1.0, 0.1)) == pytest.approx(0.115), "of that request"
+    assert 0.115 < worth.least("b", 1, Session(1.0, 0.1)) < least, "others are believed less too, but not as little"
     for _ in range(400):
         worth.hear("a", 0, 0)
     assert worth.least("a", 1, Session(1.0, 0.1)) < 0.2, "it is tried again after a while"
@@ -116,9 +116,13 @@ def test_proposals_that_cost_more_than_they_bring_are_not_made():
     assert not worth.asks(1, session)
     asked = [worth.asks(1, session) for _ in range(200)]
     assert any(asked), "and are tried again after a while"
-    slow = TreeWorth()
+    slow, tries = TreeWorth(), 0
     slow.took(3.0)
-    assert not any(slow.asks(1, session) for _ in range(500)), "a drafter that is slower than the model never pays"
+    for _ in range(1000):
+        if slow.asks(1, session):
+            tries += 1
+            slow.took(3.0)
+    assert 0 < tries < 10, "a drafter that is slower than the model does not pay, and may have had a slow moment"
 
 
 def test_the_noise_of_a_request_decides_as_it_will_for_the_target():

@@ -16,6 +16,9 @@ from octavo.drafters.worth import CAUTION, FADED, KEPT
 
 MOST_TRUST = 1.25  # a drafter's chances are believed so far at most
 FIRST_ACCEPTED, FIRST_NODES = 1.0, 2.0  # of a proposal, before one was seen
+FIRST_TRUST = 3.0  # drafts of a request that are believed as those of all requests, before its own were seen
+ALL_KEPT = 0.97  # of what was seen of all requests, at each proposal
+COOLED = 0.995  # of what a proposal took, at each step that makes none: it may have been a slow moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class TreeWorth:
     def __init__(self, *, adaptive: bool = True) -> None:
         self._adaptive = adaptive
         self._trust: dict[str, tuple[float, float]] = {}  # accepted, expected
+        self._all = (1.0, 1.0)  # of all requests
         self._chances: dict[str, tuple[float, ...]] = {}  # of what was proposed last
         self._accepted, self._nodes = FIRST_ACCEPTED, FIRST_NODES  # of a proposal, lately
         self._seconds = 0.0  # that making the proposals of a step takes
@@ -72,10 +76,12 @@ class TreeWorth:
             return True
         self._accepted = FADED * self._accepted + (1 - FADED) * FIRST_ACCEPTED
         self._nodes = FADED * self._nodes + (1 - FADED) * FIRST_NODES
+        self._seconds *= COOLED
         return False
 
     def took(self, seconds: float) -> None:
-        self._seconds = 0.8 * self._seconds + 0.2 * seconds if self._seconds else seconds
+        """Of the proposals of a step. The first touch the drafter's weights for the first time, and count half."""
+        self._seconds = (self._seconds + seconds) / 2
 
     def least(self, request_id: str, rows: int, session: DraftSession) -> float:
         """The chance that a node needs, as its drafter gives it."""
@@ -94,7 +100,7 @@ class TreeWorth:
         return tokens * plain > CAUTION * rows * seconds
 
     def _believed(self, request_id: str) -> float:
-        accepted, expected = self._trust.get(request_id, (1.0, 1.0))
+        accepted, expected = self._trusted(request_id)
         return min(accepted / expected, MOST_TRUST) if expected > 0 else 0.0
 
     def proposed(self, request_id: str, chances: Sequence[float]) -> None:
@@ -103,13 +109,26 @@ class TreeWorth:
     def hear(self, request_id: str, drafts: int, accepted: int) -> None:
         """What became of the first `drafts` nodes."""
         chances = self._chances.pop(request_id, ())[:drafts]
-        before, expected = self._trust.get(request_id, (1.0, 1.0))
+        before, expected = self._trusted(request_id)
         if not chances:
-            self._trust[request_id] = FADED * before + 1 - FADED, FADED * expected + 1 - FADED
+            self._all = FADED * self._all[0] + 1 - FADED, FADED * self._all[1] + 1 - FADED
+            first = self._first()
+            self._trust[request_id] = (
+                FADED * before + (1 - FADED) * first[0],
+                FADED * expected + (1 - FADED) * first[1],
+            )
             return
+        self._all = ALL_KEPT * self._all[0] + accepted, ALL_KEPT * self._all[1] + sum(chances)
         self._trust[request_id] = KEPT * before + accepted, KEPT * expected + sum(chances)
         self._accepted = KEPT * self._accepted + (1 - KEPT) * accepted
         self._nodes = KEPT * self._nodes + (1 - KEPT) * drafts
+
+    def _trusted(self, request_id: str) -> tuple[float, float]:
+        return self._trust.get(request_id) or self._first()
+
+    def _first(self) -> tuple[float, float]:
+        accepted, expected = self._all
+        return FIRST_TRUST * accepted / expected, FIRST_TRUST
 
     def forget(self, request_id: str) -> None:
         self._trust.pop(request_id, None)
