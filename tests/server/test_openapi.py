@@ -48,6 +48,8 @@ def test_nothing_is_a_fault_of_ours(served):
         )
         @given(operation.as_strategy())
         def ask(case):
+            if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
+                case.body["model"] = "default"  # another name ends it before anything else is looked at
             response = case.call()
             answers[response.status_code] += 1
             assert response.status_code < 500, (case.as_curl_command(), response.text)
