@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
-from sampling.chance import chi_square
+from chance import chi_square
 
 from octavo import LLM, SamplingParams
 from octavo.cli.main import main
