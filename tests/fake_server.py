@@ -74,7 +74,8 @@ class FakeServer:
         return self.log.read()
 
     def engine_pid(self):
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")  # whichever thread started it
+        children = [pid for task in tasks for pid in task.read_text().split()]
         commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
         return next(int(pid) for pid, command in commands.items() if b"fake_engine" in command or b".child" in command)
 
