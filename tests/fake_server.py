@@ -89,8 +89,7 @@ class FakeServer:
         except urllib.error.HTTPError as error:
             return error.code, error.headers, json.load(error)
         except OSError as error:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                error.add_note(f"the server ended with {self.process.wait(5)}")  # it says why when all is closed
+            error.add_note(f"exit code of the server: {self.process.poll()}; its log:")
             error.add_note(self.said())
             raise
 
