@@ -110,3 +110,16 @@ def events(response):
 @pytest.fixture
 def parsed():
     return events
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    """Stands still until a test moves `now`."""
+    return Clock()

@@ -14,18 +14,6 @@ from octavo.server.failures import HttpError
 from octavo.server.keys import LIMITS, KeyLimits
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 def admission(clock, **limits):
     return Admission(ServerConfig(**limits), clock)
 

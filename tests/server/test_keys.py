@@ -18,18 +18,6 @@ from octavo.server.keys import Key, KeyLimits, key_digest
 BODY = {"model": "default", "prompt": "Hi", "max_tokens": 3}
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
 def keys_of(tmp_path, text, **environ):
     file = tmp_path / "keys"
     file.write_text(text)

@@ -12,19 +12,19 @@ blocks, "{k}.{m}.weight", also behind "medusa_head."; d2t (folder.py) where the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from math import exp
 
 from octavo.drafters.folder import HeadFolder
+from octavo.drafters.head import HeadDrafter, Tree
 from octavo.drafters.likely import WIDE, Choice, in_order, likeliest
-from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal
+from octavo.drafters.port import DraftRow, DraftSession
 from octavo.drafters.target import Target
-from octavo.drafters.tree import Node, TreeWorth, grow, proposal
+from octavo.drafters.tree import Node, grow
 from octavo.errors import ConfigError
 from octavo.program.builder import Builder
-from octavo.program.ir import Program, Weight
-from octavo.request import Request, Row
+from octavo.program.ir import Program
+from octavo.request import Row
 
 NAME = "medusa"
 PREFIX = "medusa_head."  # of checkpoints that hold the target too
@@ -35,55 +35,30 @@ RANKS = 8  # choices of a head in the tree
 ACCURACIES, FURTHER = (0.5, 0.12, 0.06, 0.04, 0.03, 0.02, 0.015, 0.01), 0.7
 
 
-class MedusaDrafter:
-    hit_backoff = 0
-    lookahead = 0
-
+class MedusaDrafter(HeadDrafter):
     def __init__(self, folder: HeadFolder, target: Target, *, adaptive: bool = True) -> None:
         """Raises ConfigError, BadFileError for what is no set of Medusa heads of this target."""
+        super().__init__(folder, adaptive=adaptive)
         self.taps: tuple[str, ...] = (target.hidden,)
-        self._folder = folder
         program, width = _program(folder, target)
         self.programs: Mapping[str, Program] = {NAME: program}
         folder.join(self.programs.values(), {}, ("model.", "lm_head."))
         self._ids = folder.target_ids(width, target.model.vocab_size)
         self._nodes = _tree(folder, heads=len(program.exports))
         self._heads = max(node.depth for node in self._nodes) + 1
-        self._worth = TreeWorth(adaptive=adaptive)
         self.max_draft = self.tail = len(self._nodes)
 
-    def tensor(self, weight: Weight) -> Elsewhere | None:
-        return self._folder.tensor(weight)
+    def _trees(self, session: DraftSession, rows: Sequence[DraftRow], least: Sequence[float]) -> list[Tree]:
+        session.run(NAME, [_one(row) for row in rows], [row.last for row in rows])
+        found = [likeliest(session.logits(f"{NAME}.{head}"), range(len(rows)), WIDE) for head in range(self._heads)]
+        choices = zip(*found, strict=True)
+        return [self._tree(*each) for each in zip(rows, choices, least, strict=True)]
 
-    def serves(self, request: Request) -> bool:
-        return bool(request.params.speculate) and not request.whole
-
-    def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
-        for row in rows:
-            if row.result.token_ids:
-                self._worth.hear(row.request.id, row.row.num_drafts, len(row.result.accepted))
-
-    def propose(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[Proposal]:
-        asked = [number for number, row in enumerate(rows) if not row.ended]
-        proposals = [Proposal()] * len(rows)
-        if not asked or not self._worth.asks(len(rows), session):
-            return proposals
-        begun = time.perf_counter()
-        chosen = [rows[number] for number in asked]
-        session.run(NAME, [_one(row) for row in chosen], [row.last for row in chosen])
-        found = [likeliest(session.logits(f"{NAME}.{head}"), range(len(chosen)), WIDE) for head in range(self._heads)]
-        for place, number in enumerate(asked):
-            choices = [of_head[place] for of_head in found]
-            proposals[number] = self._proposal(rows[number], choices, len(rows), session)
-        self._worth.took(time.perf_counter() - begun)
-        return proposals
-
-    def _proposal(self, row: DraftRow, found: Sequence[Sequence[Choice]], rows: int, session: DraftSession) -> Proposal:
+    def _tree(self, row: DraftRow, found: Sequence[Sequence[Choice]], least: float) -> Tree:
         """found: the choices of each head."""
         request = row.request
         index = request.num_tokens + len(row.result.token_ids)
         choices = [in_order(of_head, request, index + depth, self._ids, RANKS) for depth, of_head in enumerate(found)]
-        least = self._worth.least(request.id, rows, session)
         kept: dict[int, int] = {-1: -1}  # place of a node in the tree -> in the proposal
         tokens: list[int] = []
         parents: list[int] = []
@@ -100,11 +75,7 @@ class MedusaDrafter:
             tokens.append(token)
             parents.append(parent)
             chances.append(chance)
-        self._worth.proposed(request.id, chances)
-        return proposal(tokens, parents)
-
-    def forget(self, request_id: str) -> None:
-        self._worth.forget(request_id)
+        return tokens, parents, chances
 
 
 def _program(folder: HeadFolder, target: Target) -> tuple[Program, int]:

@@ -74,6 +74,11 @@ class Elsewhere:
     name: str
 
 
+def wants_drafts(request: Request) -> bool:
+    """What is computed in one step has no use for any."""
+    return bool(request.params.speculate) and not request.whole
+
+
 class DraftSession(Protocol):
     """What a drafter may do with the machine, between the target's run and the next."""
 

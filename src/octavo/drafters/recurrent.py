@@ -15,20 +15,19 @@ of its own.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp
 
 from octavo.drafters.folder import HeadFolder
+from octavo.drafters.head import HeadDrafter, Tree
 from octavo.drafters.likely import WIDE, in_order, likeliest
-from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal
+from octavo.drafters.port import DraftRow, DraftSession
 from octavo.drafters.target import Target, shared
-from octavo.drafters.tree import TreeWorth, proposal
 from octavo.errors import UnsupportedError
 from octavo.program.builder import Builder
-from octavo.program.ir import Program, Weight
-from octavo.request import Request, Row
+from octavo.program.ir import Program
+from octavo.request import Row
 
 NAME = "recurrent"
 FIRST, NEXT = f"{NAME}.first", f"{NAME}.next"
@@ -64,14 +63,11 @@ class Beam:
         return self.scores[-1] if self.scores else 0.0
 
 
-class RecurrentDrafter:
-    hit_backoff = 0
-    lookahead = 0
-
+class RecurrentDrafter(HeadDrafter):
     def __init__(self, folder: HeadFolder, target: Target, *, adaptive: bool = True) -> None:
         """Raises ConfigError, BadFileError, UnsupportedError for what is no recurrent drafter of this target."""
+        super().__init__(folder, adaptive=adaptive)
         self.taps: tuple[str, ...] = (target.hidden,)
-        self._folder = folder
         sizes = _sizes(folder, target)
         self.programs: Mapping[str, Program] = {name: _program(folder, target, sizes, name) for name in (FIRST, NEXT)}
         embedding, _ = target.embedding
@@ -80,37 +76,10 @@ class RecurrentDrafter:
         limits = target.config
         self._most_rows = min(limits.max_num_batched_tokens, limits.max_logit_rows)
         self._sizes = sizes
-        self._worth = TreeWorth(adaptive=adaptive)
         self.max_draft = self.tail = sizes.width * sizes.length
 
-    def tensor(self, weight: Weight) -> Elsewhere | None:
-        return self._folder.tensor(weight)
-
-    def serves(self, request: Request) -> bool:
-        return bool(request.params.speculate) and not request.whole
-
-    def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
-        for row in rows:
-            if row.result.token_ids:
-                self._worth.hear(row.request.id, row.row.num_drafts, len(row.result.accepted))
-
-    def propose(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[Proposal]:
-        asked = [number for number, row in enumerate(rows) if not row.ended]
-        proposals = [Proposal()] * len(rows)
-        if not asked or not self._worth.asks(len(rows), session):
-            return proposals
-        begun = time.perf_counter()
-        beams = self._search(session, [rows[number] for number in asked])
-        for number, found in zip(asked, beams, strict=True):
-            name = rows[number].request.id
-            tokens, parents, chances = paths(found, self._worth.least(name, len(rows), session))
-            self._worth.proposed(name, chances)
-            proposals[number] = proposal(tokens, parents)
-        self._worth.took(time.perf_counter() - begun)
-        return proposals
-
-    def forget(self, request_id: str) -> None:
-        self._worth.forget(request_id)
+    def _trees(self, session: DraftSession, rows: Sequence[DraftRow], least: Sequence[float]) -> list[Tree]:
+        return [paths(*each) for each in zip(self._search(session, rows), least, strict=True)]
 
     def _search(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[list[Beam]]:
         """Per row its beams, as wide as a run has rows for."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from octavo.drafters.port import DraftRow, DraftSession, Proposal
+from octavo.drafters.port import DraftRow, DraftSession, Proposal, wants_drafts
 from octavo.drafters.worth import Worth
 from octavo.program.ir import Program, Weight
 from octavo.request import Request
@@ -65,7 +65,7 @@ class TextDrafter:
         return None
 
     def serves(self, request: Request) -> bool:
-        return bool(request.params.speculate) and not request.whole
+        return wants_drafts(request)
 
     def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
         """While idle, requests that are known are left alone: their tokens are taken in when drafts are worth it."""
