@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from exactness.families import write_encoder
-from tiny_model import VOCAB, write_tokenizer
+from tiny_model import BYTES, SPECIALS, VOCAB, write_tokenizer
 from toy_wheel import write_wheel
 
 import octavo.cli.main as cli
 from octavo.cli import doctor
-from octavo.cli.bench_speculate import lower_end
+from octavo.cli.bench_speculate import Race, lower_end
 from octavo.weights import fetch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -216,6 +216,26 @@ def test_bench_compares_drafters(octavo, model):
     assert "tokens a step" in outcome.out and "forced" in outcome.out
 
 
+def test_bench_asks_questions_in_the_template_of_the_model_at_a_temperature(octavo, model, monkeypatch):
+    ran, run = [], Race._run
+
+    def noted(race, engine, prompts, temperature):
+        ran.append((prompts, temperature))
+        return run(race, engine, prompts, temperature)
+
+    monkeypatch.setattr(Race, "_run", noted)
+    words = ("--speculate", "auto", "--texts", "chat,chat@0.9", "--json")
+    outcome = octavo("bench", model, *SPECULATE, *words)
+    assert outcome.code == 0, outcome.err
+    lines = json.loads(outcome.out.splitlines()[-1])["lines"]
+    assert [(line["batch"], line["text"]) for line in lines] == [
+        (n, name) for n in (1, 3) for name in words[3].split(",")
+    ]
+    assert [temperature for _, temperature in ran] == [0.0] * 6 + [0.9] * 6 + [0.0] * 6 + [0.9] * 6
+    opening = BYTES + SPECIALS.index("<|end|>")
+    assert all(opening in prompt for prompts, _ in ran for prompt in prompts)
+
+
 def test_bench_sees_ids_that_differ(octavo, model, monkeypatch):
     monkeypatch.setattr("octavo.drafters.recorded.RecordedDrafter.serves", wrong_ids)
     outcome = octavo("bench", model, *SPECULATE, "--speculate", "forced", "--texts", "prose")
@@ -232,7 +252,11 @@ def wrong_ids(drafter, request):
     ("words", "said"),
     [
         (["--speculate", "magic"], "--speculate 'magic' is no kind of drafter, nor forced"),
-        (["--speculate", "ngram", "--texts", "verse"], "--texts 'verse' is not one of code, json, summary, prose"),
+        (
+            ["--speculate", "ngram", "--texts", "verse"],
+            "--texts 'verse' is not one of code, json, summary, prose, chat",
+        ),
+        (["--speculate", "ngram", "--texts", "prose@hot"], "'prose@hot': behind the @ stands no temperature"),
         (["--speculate", "ngram", "--pairs", 0], "--pairs is at least 1"),
         (["--speculate", "ngram", "--executor", "reference"], "--executor native keeps"),
         (["--speculate", "ngram", "--verify", "block"], "--verify equal keeps"),

@@ -2,6 +2,7 @@
 refused."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from exactness.models import ODD, write_odd
 from safetensors.numpy import load_file
 from torch.nn.functional import silu
 
+from octavo.drafters.folder import HeadFolder
 from octavo.drafters.heads import head_drafter
-from octavo.drafters.recurrent import Beam, RecurrentDrafter, paths
+from octavo.drafters.recurrent import RecurrentDrafter, tree
+from octavo.drafters.tree import TreeWorth
 from octavo.errors import BadFileError, ConfigError, OctavoError, UnsupportedError
 
 WIDTH, VOCAB = ODD["hidden_size"], ODD["vocab_size"]
@@ -72,20 +75,20 @@ class Formula:
         return w["lm_head.2.weight"] @ x, state
 
     def search(self, h, token, width, length):
-        """Beams (score, tokens) of the greedy search, by the reference's rule: top 50, softmax, the best of all."""
-        beams = [(0.0, (), torch.zeros(WIDTH))]
+        """All paths that were beams of the greedy search."""
+        beams, found = [(0.0, (), torch.zeros(WIDTH))], set()
         for _ in range(length):
             after = []
             for score, tokens, state in beams:
                 logits, state = self.step(h, state, tokens[-1] if tokens else token)
-                kept = logits >= logits.sort(descending=True).values[49]
-                logprobs = torch.where(kept, logits - logits.max(), torch.tensor(-5e4)).log_softmax(0)
+                logprobs = logits.log_softmax(0)
                 after += [
                     (score + float(logprobs[id]), (*tokens, int(id)), state)
                     for id in logprobs.argsort(descending=True)[:width]
                 ]
             beams = sorted(after, key=lambda beam: -beam[0])[:width]
-        return [(score, tokens) for score, tokens, _ in beams]
+            found |= {tokens for _, tokens, _ in beams}
+        return found
 
 
 @pytest.mark.parametrize("executor", ["reference", "native"])
@@ -127,9 +130,7 @@ def test_logits_and_beams_are_the_formulas(model, tmp_path, kind, executor):
         if executor == "reference":
             _, tokens, sources, values = runs[0]
             for proposal, token, row in zip(proposals, tokens, sources, strict=True):
-                beams = formula.search(torch.from_numpy(values[heads.STATE][row]), token, 3, 4)
-                wanted = {tokens[: length + 1] for _, tokens in beams for length in range(4)}
-                assert spelled(proposal) == wanted
+                assert spelled(proposal) == formula.search(torch.from_numpy(values[heads.STATE][row]), token, 3, 4)
 
 
 def spelled(proposal):
@@ -142,17 +143,30 @@ def spelled(proposal):
     return set(found)
 
 
-def test_beams_become_one_tree_the_likeliest_first():
-    beams = [
-        Beam((-0.1, -0.2, -1.5), (7, 8, 9), 0),
-        Beam((-0.1, -0.9, -1.6), (7, 5, 9), 1),
-        Beam((-0.1, -0.2, -2.0), (7, 8, 3), 2),
-    ]
-    tokens, parents, chances = paths(beams, 0.0)
+def test_paths_become_one_tree_the_likeliest_first():
+    chances = {(7,): 0.9, (7, 8): 0.8, (7, 5): 0.4, (7, 8, 9): 0.2, (7, 5, 9): 0.19, (7, 8, 3): 0.1}
+    tokens, parents, sorted_chances = tree(chances, 0.0)
     assert tokens == [7, 8, 5, 9, 9, 3] and parents == [-1, 0, 0, 1, 2, 1]
-    assert chances == sorted(chances, reverse=True)
-    assert paths(beams, 0.3) == ([7, 8, 5], [-1, 0, 0], chances[:3])
-    assert paths([Beam((0.0, 0.0), (1, 1), 0)], 0.0)[:2] == ([1, 1], [-1, 0])
+    assert sorted_chances == sorted(chances.values(), reverse=True)
+    assert tree(chances, 0.3) == ([7, 8, 5], [-1, 0, 0], [0.9, 0.8, 0.4])
+    assert tree({(1,): 1.0, (1, 1): 1.0}, 0.0)[:2] == ([1, 1], [-1, 0])
+
+
+@pytest.mark.parametrize(("plain", "runs"), [(1e-9, 1), (1e9, 4)])
+def test_beams_end_where_they_are_not_worth_another_run(model, tmp_path, monkeypatch, plain, runs):
+    """Steps that take no time, and steps that take so much that any draft is worth a run; rows cost nothing."""
+    folder = heads.write(tmp_path / "head", CONFIG | {"rnn": True}, random_tensors())
+    target = heads.open_target(model)
+    drafter = RecurrentDrafter(HeadFolder(folder, target), target)
+    watched = heads.Watched(drafter, {"recurrent.first": []})
+    house = House(model, drafter=watched, threads=1)
+    monkeypatch.setattr("octavo.runner.runner.Runner.pace", lambda runner, rows: (plain, 0.0))
+    monkeypatch.setattr(TreeWorth, "asks", lambda worth, rows, session: True)
+    house.run([request("r", range(3, 9), tokens=5)])
+    house.close()
+    firsts = [place for place, (name, *_) in enumerate(watched.seen) if name == "recurrent.first"]
+    assert len(firsts) >= 2
+    assert {end - begin for begin, end in pairwise([*firsts, len(watched.seen)])} == {runs}
 
 
 def test_beams_narrow_where_a_step_has_few_rows(model, tmp_path):

@@ -8,9 +8,15 @@ import pytest
 from tiny_model import write_model
 
 from octavo.cli.main import main
+from octavo.train.order import QUESTIONS, STDLIB
 
 TEXT = "the man in an inn then and the hen ran there, as a better answer than a rather thin theme. " * 60
+NAMED = (STDLIB, QUESTIONS)  # data that is no file
 SIZES = ("--tokens", 2400, "--window", 96, "--draft-vocab", 64, "--epochs", 3, "--threads", 1, "--float32")
+
+
+def _place(home, data):
+    return data if data in NAMED else home / data
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ def train(home, capsys):
     """train(kind, out, words...) -> Trained. Hidden states are shared: one folder for each choice of text."""
 
     def call(kind, out, *words, data="text.txt", sizes=SIZES):
-        given = ("--kind", kind, "--model", home / "model", "--data", home / data, "--out", out, *sizes, *words)
+        given = ("--kind", kind, "--model", home / "model", "--data", _place(home, data), "--out", out, *sizes, *words)
         code = main([str(word) for word in ("train", "head", *given, "--json")])
         said = capsys.readouterr()
         return Trained(code, said.out, said.err, out)

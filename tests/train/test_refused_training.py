@@ -25,6 +25,7 @@ def test_values_that_make_no_sense(refused, tmp_path):
         assert str(words[0]) in refused(2, "usage", "medusa", out, *words)
     assert "--window 96" in refused(2, "usage", "medusa", out, "--generate", 80)
     assert "--generate" in refused(2, "usage", "medusa", out, "--chat", 0.5)
+    assert "--generate" in refused(2, "usage", "medusa", out, data="questions")
     assert not out.exists()
 
 
@@ -42,6 +43,8 @@ def test_data_that_is_not_there_or_not_text(refused, home, tmp_path):
     assert "line 2" in refused(65, "bad_log", "medusa", out, data="bad.jsonl")
     (home / "ids.jsonl").write_text(json.dumps({"prompt": [1, 99999], "output": "a"}))
     assert "token ids" in refused(2, "invalid_value", "medusa", out, data="ids.jsonl")
+    (home / "hot.jsonl").write_text(json.dumps({"prompt": "a", "temperature": "hot"}))
+    assert "'hot'" in refused(2, "invalid_value", "medusa", out, "--generate", 8, data="hot.jsonl")
     (home / "short.txt").write_text("the")
     assert "two sequences" in refused(2, "invalid_value", "medusa", out, data="short.txt")
     (home / "empty").mkdir(exist_ok=True)

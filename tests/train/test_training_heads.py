@@ -11,11 +11,13 @@ from octavo.train import KINDS
 from octavo.train.features import Features, _read_runs
 from octavo.train.head import Batch
 from octavo.train.job import HEADS
+from octavo.train.questions import questions
 from octavo.train.target import Target
 from octavo.train.vocabulary import DraftVocabulary
 
 WIDTH, SIZE = CONFIG["hidden_size"], CONFIG["vocab_size"]
 KEPT = 64
+SMALL = ("--tokens", 1200, "--window", 128, "--draft-vocab", 64, "--threads", 1, "--float32")
 NORMS = "input_layernorm", "post_attention_layernorm"
 
 
@@ -98,6 +100,26 @@ def test_a_head_learns_and_is_written_in_its_layout(train, tmp_path, kind):
     assert "<svg" in (tmp_path / "out" / "loss.svg").read_text()
 
 
+def test_a_head_is_written_in_fewer_bits_and_serves_as_well(train, tmp_path):
+    found = train("recurrent", tmp_path / "out", "--lr", 0.01)
+    assert found.code == 0, found.err
+    wide = load_file(tmp_path / "out" / "model.safetensors")
+    assert train("recurrent", tmp_path / "out", "--lr", 0.01, "--resume", "--bits", 8).code == 0
+    narrow = load_file(tmp_path / "out" / "model.safetensors")
+    assert {name for name in narrow if name not in wide} == {
+        f"lm_head.{part}.{end}"
+        for part in ("0.linear", "1.linear", "2")
+        for end in ("weight_packed", "weight_scale", "weight_shape")
+    }
+    assert narrow.keys() & wide.keys() == {name for name in wide if "lm_head" not in name or name.endswith("bias")}
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["quantization_config"]["config_groups"]["group_0"]["weights"]["num_bits"] == 8
+    again = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert again["bits"] == 8 and again["acceptance"] == found.report["acceptance"]
+    for one, other in zip(again["verified"], found.report["verified"], strict=True):
+        assert one["steps"] > 0 and one["length"] == pytest.approx(other["length"], rel=0.1)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_was_broken_off_ends_with_the_same_bits(train, tmp_path, monkeypatch, kind):
     assert train(kind, tmp_path / "whole").code == 0
@@ -160,7 +182,7 @@ def test_a_medusa_head_begins_as_the_head_of_the_model(home):
     hidden = torch.randn(1, 9, WIDTH)
     nothing = torch.zeros(1, 9)
     rows = torch.arange(9)[None] < 7
-    batch = Batch(nothing.long(), hidden, hidden[..., :0], nothing, nothing.long(), rows | True, rows, rows, 2)
+    batch = Batch(nothing.long(), hidden, hidden[..., :0], nothing, nothing.long(), rows | True, rows, 2)
     wanted = target.logits(hidden[0, :7], vocabulary.kept)
     assert all(torch.allclose(z, wanted, atol=1e-5) for z in head.logits(batch))
 
@@ -227,3 +249,22 @@ def test_a_log_gives_prompts_and_outputs(train, home, tmp_path):
     runs = _read_runs(tmp_path / "out" / "features" / "texts.jsonl")
     assert len(runs) == 4 and runs[1].ids == (256, 65, 66, *[67] * 60) and runs[1].begin == 3
     assert runs[2].begin > 0 and runs[3].begin == 0
+
+
+def test_a_request_says_at_which_temperature_it_is_answered(train, home, tmp_path):
+    asked = {"messages": [{"role": "user", "content": "then the hen"}]}
+    (home / "asked.jsonl").write_text("\n".join(map(json.dumps, [asked | {"temperature": 0}, asked] * 12)))
+    words = ("--generate", 24, "--temperature", 2.0)
+    assert train("medusa", tmp_path / "out", *words, data="asked.jsonl").code == 0
+    answers = [run.ids[run.begin :] for run in _read_runs(tmp_path / "out" / "features" / "texts.jsonl")]
+    assert len(answers) == 24
+    likeliest = max(answers, key=answers.count)
+    assert answers.count(likeliest) == 12 and len(set(answers)) > 12
+
+
+def test_questions_are_asked_in_the_template_of_the_model(train, tmp_path):
+    assert len(set(questions())) == len(list(questions())) > 5000
+    assert train("medusa", tmp_path / "out", "--generate", 24, data="questions", sizes=SMALL).code == 0
+    runs = _read_runs(tmp_path / "out" / "features" / "texts.jsonl")
+    assert len(runs) == 1200 // (64 + 24) and len({run.ids[: run.begin] for run in runs}) == len(runs)
+    assert all(258 in run.ids[: run.begin] for run in runs)

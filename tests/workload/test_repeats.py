@@ -3,6 +3,8 @@
 import pytest
 
 from octavo.drafters.suffix import Automaton
+from octavo.train.questions import SUBJECTS
+from octavo.workload.asked import _ABOUT
 from octavo.workload.repeats import TEXTS, text
 
 
@@ -28,3 +30,8 @@ def test_code_repeats_and_prose_does_not():
         return [known.setdefault(word, len(known)) for word in text(name, 1).split()]
 
     assert share(words("code")) > 0.2 > 0.05 > share(words("prose"))
+
+
+def test_questions_are_about_other_things_than_those_that_heads_learn_from():
+    learnt = {subject.lower() for subjects in SUBJECTS.values() for subject in subjects}
+    assert not learnt & {about.lower() for abouts in _ABOUT.values() for about in abouts}

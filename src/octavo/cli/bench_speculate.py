@@ -1,9 +1,10 @@
-"""`octavo bench --speculate KIND,...`: drafters beside plain decoding, in turns, on texts that repeat and on prose.
+"""`octavo bench --speculate KIND,...`: drafters beside plain decoding, in turns, on texts that repeat and others.
 
 A pair is the same prompts in the engine without drafts and in that of a kind, one after the other, the order changing
 from pair to pair; every pair has prompts of its own, and outputs of earlier ones are out of reach of any lookup. The
 rate of a run: tokens that came after every request had its first, over that time. ids of both are the same, or it is an
-error. Prose is sampled, since the likeliest text of a small model soon goes in circles. `forced` proposes what the
+error. Prose is sampled, since the likeliest text of a small model soon goes in circles; NAME@T is a text at temperature
+T. `forced` proposes what the
 plain run said, so that all is accepted: what the mechanism can bring.
 """
 
@@ -26,8 +27,9 @@ from octavo.engine.executor import ThreadEngine
 from octavo.engine.vocabulary import load_tokenizer
 from octavo.errors import EngineError, UsageError
 from octavo.request import Request, SamplingParams, TokenDelta
+from octavo.text.chat import ChatTemplate
 from octavo.text.tokenizer import Tokenizer
-from octavo.workload.repeats import TEXTS, text
+from octavo.workload.repeats import MESSAGES, TEXTS, text
 
 FORCED = "forced"
 TEMPERATURES = {"prose": 0.8}  # of others 0
@@ -74,7 +76,7 @@ def run(args: argparse.Namespace, plan: dict[str, Any], config: Callable[..., En
                 own = config(speculate=PLAIN if kind == FORCED else kind)
                 engines[kind] = ThreadEngine(own, drafter=recorded if kind == FORCED else None, progress=advance)
             stack.callback(engines[kind].close)
-        race = Race(engines, recorded, tokenizer, plan["decode_steps"])
+        race = Race(engines, recorded, Prompts(tokenizer, stack), plan["decode_steps"])
         lines = [line for batch in plan["batch"] for name in texts for line in race.lines(name, batch, plan["pairs"])]
     columns = ("text", "batch", "kind", "ratio", "at least", "tokens a step", "accepted", "tok/s", "plain")
     table(
@@ -98,8 +100,7 @@ def _check(plan: dict[str, Any], config: EngineConfig) -> None:
         if kind != FORCED and (kind == PLAIN or not speculates(kind)):
             raise UsageError(f"bench: --speculate {kind!r} is no kind of drafter, nor {FORCED}", param="speculate")
     for name in plan["texts"]:
-        if name not in TEXTS:
-            raise UsageError(f"bench: --texts {name!r} is not one of {', '.join(TEXTS)}", param="texts")
+        _text(name)
     if plan["pairs"] < 1 or not plan["texts"]:
         raise UsageError("bench: --pairs is at least 1, and --texts names one", param="pairs")
     if config.executor != "native":
@@ -108,26 +109,60 @@ def _check(plan: dict[str, Any], config: EngineConfig) -> None:
         raise UsageError("bench: --speculate compares texts, which --verify equal keeps", param="verify")
 
 
+def _text(given: str) -> tuple[str, float]:
+    """NAME or NAME@T: of TEXTS, and its temperature. Raises UsageError."""
+    name, at, stated = given.partition("@")
+    if name not in TEXTS:
+        raise UsageError(f"bench: --texts {name!r} is not one of {', '.join(TEXTS)}", param="texts")
+    try:
+        temperature = float(stated) if at else TEMPERATURES.get(name, 0.0)
+    except ValueError:
+        temperature = -1.0
+    if not 0 <= temperature < math.inf:
+        raise UsageError(f"bench: --texts {given!r}: behind the @ stands no temperature", param="texts")
+    return name, temperature
+
+
+class Prompts:
+    """Texts as a model reads them; messages in its chat template, whose process is started with the first."""
+
+    def __init__(self, tokenizer: Tokenizer, stack: ExitStack) -> None:
+        self._tokenizer = tokenizer
+        self._stack = stack
+        self._template: ChatTemplate | None = None
+
+    def of(self, name: str, seed: int) -> tuple[int, ...]:
+        """Raises RequestError for messages to a model without a template."""
+        said = text(name, seed)
+        if name not in MESSAGES:
+            return tuple(self._tokenizer.encode(said, add_special=True))
+        if self._template is None:
+            self._template = ChatTemplate.of(self._tokenizer)
+            self._stack.callback(self._template.close)
+        return tuple(self._template.encode(self._tokenizer, [{"role": "user", "content": said}]))
+
+
 class Race:
     """The same prompts through several engines."""
 
     def __init__(
-        self, engines: dict[str, ThreadEngine], recorded: RecordedDrafter, tokenizer: Tokenizer, steps: int
+        self, engines: dict[str, ThreadEngine], recorded: RecordedDrafter, prompts: Prompts, steps: int
     ) -> None:
         self._engines = engines
         self._recorded = recorded
-        self._tokenizer = tokenizer
+        self._prompts = prompts
         self._steps = steps
         self._number = 0
 
-    def lines(self, name: str, batch: int, pairs: int) -> list[Line]:
+    def lines(self, given: str, batch: int, pairs: int) -> list[Line]:
+        name, temperature = _text(given)
         kinds = [kind for kind in self._engines if kind != PLAIN]
         rates: dict[str, list[float]] = {kind: [] for kind in self._engines}
         counted = dict.fromkeys(kinds, (0, 0, 0))
         for pair in range(-WARM, pairs):
-            prompts = [self._prompt(name, (pair + WARM) * batch + place) for place in range(batch)]
+            prompts = [self._prompts.of(name, (pair + WARM) * batch + place) for place in range(batch)]
             before = {kind: self._drafts(kind) for kind in kinds}
-            ran = self._round(prompts, TEMPERATURES.get(name, 0.0), backward=pair % 2 == 1)
+            ran = self._round(prompts, temperature, backward=pair % 2 == 1)
             for kind in kinds:
                 if ran[kind].ids != ran[PLAIN].ids:
                     raise EngineError(f"{kind}: on {name}, batch {batch}, the ids are not those of plain decoding")
@@ -138,7 +173,7 @@ class Race:
                     new = zip(counted[kind], self._drafts(kind), before[kind], strict=True)
                     drafts, accepted, steps = (known + now - then for known, now, then in new)
                     counted[kind] = drafts, accepted, steps
-        return [self._line(name, batch, kind, rates, counted[kind]) for kind in kinds]
+        return [self._line(given, batch, kind, rates, counted[kind]) for kind in kinds]
 
     def _line(
         self, name: str, batch: int, kind: str, rates: dict[str, list[float]], counted: tuple[int, int, int]
@@ -208,9 +243,6 @@ class Race:
     def _drafts(self, kind: str) -> tuple[int, int, int]:
         stats = self._engines[kind].stats()
         return stats.drafts, stats.drafts_accepted, stats.draft_steps
-
-    def _prompt(self, name: str, seed: int) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(text(name, seed), add_special=True))
 
 
 def lower_end(values: Sequence[float]) -> float:

@@ -217,7 +217,13 @@ BENCH_FLAGS: tuple[Flag, ...] = (
         "KIND,...",
         default=(),
     ),
-    Flag("texts", "of --speculate", names, "NAME,...", default=("code", "json", "summary", "prose")),
+    Flag(
+        "texts",
+        "of --speculate: code, json, summary, prose, chat; NAME@T: at temperature T",
+        names,
+        "NAME,...",
+        default=("code", "json", "summary", "prose"),
+    ),
     Flag("pairs", "runs of each kind beside a plain one, per text and batch", whole, default=30),
     Flag("scale", "share of the sequences of --workload mixed", number, "F", default=1.0),
 )

@@ -41,7 +41,7 @@ def _row(action: argparse.Action, settable: set[str]) -> str:
     if isinstance(action, argparse.BooleanOptionalAction):
         word = f"`--[no-]{action.option_strings[0].removeprefix('--')}`" + (" *" if action.dest in settable else "")
     elif action.option_strings:
-        value = "{" + ",".join(action.choices) + "}" if action.choices else action.metavar
+        value = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.metavar
         word = f"`{action.option_strings[0]}{f' {value}' if value and action.nargs != 0 else ''}`"
         word += " *" if action.dest in settable else ""
     else:

@@ -11,7 +11,7 @@ from octavo.cli import train_ngram
 from octavo.cli.screen import progress, short, table
 from octavo.cli.train_ngram import ORDER
 from octavo.errors import UsageError
-from octavo.train import KINDS, LOSSES, HeadOrder, HeadReport, train_head
+from octavo.train import KINDS, LOSSES, QUESTIONS, HeadOrder, HeadReport, train_head
 
 SHARED = ("model", "kind", "data", "out", "tokens")  # of head and ngram
 _DEFAULT = HeadOrder(model="", kind="medusa", data="", out=Path())
@@ -29,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     parser.add_argument("--kind", choices=tuple(KINDS), help=f"of head. {kinds}")
     parser.add_argument("--order", type=int, metavar="N", help=f"of ngram: its longest n-grams (default: {ORDER})")
     parser.add_argument("--model", required=True, metavar="MODEL", help="the model to draft for, as run takes it")
-    data = "a text, a folder of texts, a log of requests (.jsonl), or stdlib: the documentation in Python's library"
+    data = (
+        "a text, a folder of texts, a log of requests (.jsonl), stdlib: the documentation in Python's library, or "
+        "questions: ordinary ones to a chat model, half of them answered greedily, with --generate"
+    )
     parser.add_argument("--data", required=True, metavar="PATH", help=data)
     parser.add_argument("--out", required=True, metavar="PATH", help="the head's folder, or the n-gram model's file")
     parser.add_argument(
@@ -59,6 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     parser.add_argument(
         "--float32", action="store_true", help="train in float32, where products are bfloat16 otherwise"
     )
+    bits = "of the head's matrices as they are written; fewer are read faster, and change no text (default: 16)"
+    parser.add_argument("--bits", type=int, choices=(16, 8, 4), default=_DEFAULT.bits, help=bits)
     number("verify", "held-out prompts that the engine answers with the trained head; 0: none")
     number("minutes", "stop training after so long; --resume goes on", float, "X")
     parser.add_argument("--resume", action="store_true", help="go on with what OUT holds, with the same flags")
@@ -89,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
         "seed",
         "threads",
         "minutes",
+        "bits",
         "verify",
     )
     order = HeadOrder(
@@ -117,6 +123,8 @@ def _check(args: argparse.Namespace) -> None:
     if args.generate and args.prompt + args.generate > args.window:
         said = f"a prompt of {args.prompt} and {args.generate} tokens behind it"
         raise UsageError(f"train: --window {args.window} does not hold {said}", param="window")
+    if args.data == QUESTIONS and not args.generate:
+        raise UsageError("train: --data questions needs --generate: they are there to be answered", param="data")
     if args.chat and not args.generate:
         raise UsageError("train: --chat needs --generate: messages are there to be answered", param="chat")
     for name in ("lr", "minutes"):

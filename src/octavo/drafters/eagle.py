@@ -17,7 +17,7 @@ from octavo.drafters.eagle_files import eagle_shape, spare
 from octavo.drafters.eagle_program import FUSE, HEAD, LOGITS, programs
 from octavo.drafters.eagle_tree import Growth, Spine, proposal, spine
 from octavo.drafters.folder import HeadFolder
-from octavo.drafters.likely import WIDE, in_order, likeliest
+from octavo.drafters.likely import in_order, likeliest, width
 from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal
 from octavo.drafters.target import Target
 from octavo.drafters.tree import TreeWorth
@@ -203,8 +203,7 @@ class EagleDrafter:
         """What may follow drafts (-1: the root), each with the row of the logits that say so."""
         if not asked:
             return
-        greedy = all(growth.request.params.greedy for growth, _, _ in asked)
-        count = self._branching.width if greedy else WIDE
+        count = width((growth.request for growth, _, _ in asked), self._branching.width)
         found = likeliest(session.logits(LOGITS), [row for _, _, row in asked], count)
         for (growth, draft, _), choices in zip(asked, found, strict=True):
             index = growth.request.num_tokens + len(growth.after) + growth.depth(draft)

@@ -7,7 +7,7 @@ overlap. Nothing here reaches a text: the target samples every token itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import exp, log
 from operator import itemgetter
 from typing import Any
@@ -16,7 +16,12 @@ from octavo import _native
 from octavo.request import Request, SamplingParams
 
 Choice = tuple[int, float]  # token, log-probability
-WIDE = 50  # tokens of which the probabilities of a row are made; the others count as impossible
+WIDE = 50  # tokens of which the probabilities of a row are made where it samples; the others count as impossible
+
+
+def width(requests: Iterable[Request], chosen: int) -> int:
+    """Tokens to look for, of which `chosen` are taken: noise may lift others, where there is any."""
+    return chosen if all(request.params.greedy for request in requests) else WIDE
 
 
 def likeliest(logits: Any, rows: Sequence[int], count: int) -> list[list[Choice]]:
@@ -29,12 +34,11 @@ def likeliest(logits: Any, rows: Sequence[int], count: int) -> list[list[Choice]
 def in_order(
     choices: Sequence[Choice], request: Request, index: int, ids: Sequence[int], most: int = WIDE
 ) -> list[Choice]:
-    """As the request would choose for the token at `index`: the first `most`, with log-probabilities among all that
-    are given. ids: the target's token of each of the head's."""
+    """As the request would choose for the token at `index`: the first `most`, with log-probabilities, of a request that
+    samples among all that are given. ids: the target's token of each of the head's."""
     params = request.params
     if params.greedy:
-        total = _total(choices)
-        return [(ids[token], logprob - total) for token, logprob in choices[:most]]
+        return [(ids[token], logprob) for token, logprob in choices[:most]]
     seed = request.seed % (1 << 64)
     kept = [(ids[token], logprob) for token, logprob in _truncated(choices, params)]
     noisy = [(token, logprob + _native.gumbel_noise(seed, index, token, 0)) for token, logprob in kept]

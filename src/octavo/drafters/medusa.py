@@ -17,7 +17,7 @@ from math import exp
 
 from octavo.drafters.folder import HeadFolder
 from octavo.drafters.head import HeadDrafter, Tree
-from octavo.drafters.likely import WIDE, Choice, in_order, likeliest
+from octavo.drafters.likely import Choice, in_order, likeliest, width
 from octavo.drafters.port import DraftRow, DraftSession
 from octavo.drafters.target import Target
 from octavo.drafters.tree import Node, grow
@@ -40,17 +40,18 @@ class MedusaDrafter(HeadDrafter):
         """Raises ConfigError, BadFileError for what is no set of Medusa heads of this target."""
         super().__init__(folder, adaptive=adaptive)
         self.taps: tuple[str, ...] = (target.hidden,)
-        program, width = _program(folder, target)
+        program, vocab = _program(folder, target)
         self.programs: Mapping[str, Program] = {NAME: program}
         folder.join(self.programs.values(), {}, ("model.", "lm_head."))
-        self._ids = folder.target_ids(width, target.model.vocab_size)
+        self._ids = folder.target_ids(vocab, target.model.vocab_size)
         self._nodes = _tree(folder, heads=len(program.exports))
         self._heads = max(node.depth for node in self._nodes) + 1
         self.max_draft = self.tail = len(self._nodes)
 
     def _trees(self, session: DraftSession, rows: Sequence[DraftRow], least: Sequence[float]) -> list[Tree]:
         session.run(NAME, [_one(row) for row in rows], [row.last for row in rows])
-        found = [likeliest(session.logits(f"{NAME}.{head}"), range(len(rows)), WIDE) for head in range(self._heads)]
+        count = width((row.request for row in rows), RANKS)
+        found = [likeliest(session.logits(f"{NAME}.{head}"), range(len(rows)), count) for head in range(self._heads)]
         choices = zip(*found, strict=True)
         return [self._tree(*each) for each in zip(rows, choices, least, strict=True)]
 

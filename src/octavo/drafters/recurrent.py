@@ -3,7 +3,8 @@
 h is the target's last hidden state, t_0 the token that it gave. s_0 = 0, s_j = SiLU(W emb(t_{j-1}) + U s_{j-1} + b), or
 without the network s_j = s_{j-1} + emb(t_{j-1}), emb being the target's embedding. Logits for the j-th draft: [h; s_j],
 projected where the file has input_proj, then n times x + SiLU(W x + b), then a matrix to the vocabulary. A beam search
-over them, of some width and length, gives paths; those that begin alike share nodes of a tree.
+over them, of some width and length, gives paths; those that begin alike share nodes of a tree. Beams end where what
+they promise is not worth another run.
 
 Two programs: the first step reads the target's states, each further one those of the step before it; weights are
 shared, and there is no cache.
@@ -15,13 +16,14 @@ of its own.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp
 
 from octavo.drafters.folder import HeadFolder
 from octavo.drafters.head import HeadDrafter, Tree
-from octavo.drafters.likely import WIDE, in_order, likeliest
+from octavo.drafters.likely import in_order, likeliest, width
 from octavo.drafters.port import DraftRow, DraftSession
 from octavo.drafters.target import Target, shared
 from octavo.errors import UnsupportedError
@@ -52,15 +54,25 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """A path. scores: the log-probability of each beginning. row: of the last run, where the states of its end are."""
+    """A path and its log-probability. row: of the last run, where the states of its end are."""
 
-    scores: tuple[float, ...]
+    score: float
     token_ids: tuple[int, ...]
     row: int
 
-    @property
-    def score(self) -> float:
-        return self.scores[-1] if self.scores else 0.0
+
+@dataclass(slots=True)
+class Search:
+    """Of one request. beams: the likeliest paths of the last length. chances: of all paths that were beams."""
+
+    row: DraftRow
+    least: float
+    beams: list[Beam]
+    chances: dict[tuple[int, ...], float]
+
+    def live(self) -> list[Beam]:
+        """What may go on to drafts that are worth their rows."""
+        return [beam for beam in self.beams if exp(beam.score) > self.least]
 
 
 class RecurrentDrafter(HeadDrafter):
@@ -76,55 +88,61 @@ class RecurrentDrafter(HeadDrafter):
         limits = target.config
         self._most_rows = min(limits.max_num_batched_tokens, limits.max_logit_rows)
         self._sizes = sizes
+        self._seconds = 0.0  # of a run and what is made of it
         self.max_draft = self.tail = sizes.width * sizes.length
 
     def _trees(self, session: DraftSession, rows: Sequence[DraftRow], least: Sequence[float]) -> list[Tree]:
-        return [paths(*each) for each in zip(self._search(session, rows), least, strict=True)]
-
-    def _search(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[list[Beam]]:
-        """Per row its beams, as wide as a run has rows for."""
-        width = max(min(self._sizes.width, self._most_rows // len(rows)), 1)
-        beams = [[Beam((), (), row.last)] for row in rows]
+        """Beams as wide as a run has rows for, and as long as a further run is worth its time."""
+        wide = max(min(self._sizes.width, self._most_rows // len(rows)), 1)
+        found = [Search(row, each, [Beam(0.0, (), row.last)], {}) for row, each in zip(rows, least, strict=True)]
+        live = found
         for depth in range(self._sizes.length):
-            runs = [_run_row(row, found) for row, found in zip(rows, beams, strict=True)]
-            name = NEXT if depth else FIRST
-            # rows of a further step are numbered on behind those of the first
-            behind = len(rows) if depth > 1 else 0
-            session.run(name, runs, [behind + beam.row for found in beams for beam in found])
-            choices = iter(likeliest(session.logits(f"{name}.logits"), range(sum(map(len, beams))), WIDE))
-            first = 0
-            for number, (row, found) in enumerate(zip(rows, beams, strict=True)):
-                here = [replace(beam, row=first + place) for place, beam in enumerate(found)]
-                first += len(here)
-                index = row.request.num_tokens + len(row.result.token_ids) + depth
-                after = [
-                    Beam((*beam.scores, beam.score + logprob), (*beam.token_ids, token), beam.row)
-                    for beam in here
-                    for token, logprob in in_order(next(choices), row.request, index, self._ids, width)
-                ]
-                beams[number] = sorted(after, key=lambda beam: -beam.score)[:width] or here
-        return beams
+            begun = time.perf_counter()
+            self._level(session, live, wide, depth, len(rows))
+            seconds = time.perf_counter() - begun
+            self._seconds = 0.8 * self._seconds + 0.2 * seconds if self._seconds else seconds
+            for search in live:
+                search.beams = search.live()
+            live = [search for search in live if search.beams]
+            promised = {search.row.request.id: sum(exp(beam.score) for beam in search.beams) for search in live}
+            if not live or not self._worth.pays(promised, self._seconds, len(rows), session):
+                break
+        return [tree(search.chances, search.least) for search in found]
+
+    def _level(self, session: DraftSession, live: Sequence[Search], wide: int, depth: int, requests: int) -> None:
+        """The beams of these, a token longer."""
+        name = NEXT if depth else FIRST
+        behind = requests if depth > 1 else 0  # rows of a further step are numbered on behind those of the first
+        session.run(name, [_run_row(search) for search in live], [behind + b.row for s in live for b in s.beams])
+        count = width((search.row.request for search in live), wide)
+        choices = likeliest(session.logits(f"{name}.logits"), range(sum(len(s.beams) for s in live)), count)
+        first = 0
+        for search in live:
+            row, size = search.row, len(search.beams)
+            index = row.request.num_tokens + len(row.result.token_ids) + depth
+            after = [
+                Beam(beam.score + logprob, (*beam.token_ids, token), first + place)
+                for place, beam in enumerate(search.beams)
+                for token, logprob in in_order(choices[first + place], row.request, index, self._ids, wide)
+            ]
+            search.beams = sorted(after, key=lambda beam: -beam.score)[:wide]
+            search.chances |= {beam.token_ids: exp(beam.score) for beam in search.beams}
+            first += size
 
 
-def paths(beams: Sequence[Beam], least: float) -> tuple[list[int], list[int], list[float]]:
-    """The beams as one tree of their beginnings: tokens, parents, chances above `least`, the likeliest first."""
-    chances = {beam.token_ids[: length + 1]: exp(score) for beam in beams for length, score in enumerate(beam.scores)}
+def tree(chances: Mapping[tuple[int, ...], float], least: float) -> Tree:
+    """Paths as nodes: tokens, parents, chances above `least`, the likeliest first. Every path's beginning is there."""
     kept = sorted((path for path in chances if chances[path] > least), key=lambda path: (-chances[path], len(path)))
     places = {(): -1} | {path: place for place, path in enumerate(kept)}
     return [path[-1] for path in kept], [places[path[:-1]] for path in kept], [chances[path] for path in kept]
 
 
-def _run_row(row: DraftRow, beams: Sequence[Beam]) -> Row:
+def _run_row(search: Search) -> Row:
     """A row of the ends of its beams, of which each program is told the token alone."""
+    row = search.row
     last = row.result.token_ids[-1]
-    return Row(
-        row.request.id,
-        row.row.slot,
-        0,
-        tuple(beam.token_ids[-1] if beam.token_ids else last for beam in beams),
-        0,
-        True,
-    )
+    ends = tuple(beam.token_ids[-1] if beam.token_ids else last for beam in search.beams)
+    return Row(row.request.id, row.row.slot, 0, ends, 0, True)
 
 
 def _sizes(folder: HeadFolder, target: Target) -> Sizes:

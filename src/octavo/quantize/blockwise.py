@@ -76,14 +76,8 @@ def folder(subject: Subject, path: Path, bits: int, progress: Progress) -> Itera
         raise UnsupportedError(f"{subject.path}: holds no matrix [rows, columns] in groups of {GROUP}", param="model")
     shapes: dict[str, Any] = {name: subject.checkpoint.headers[name].shape for name in chosen}
     total, done = sum(subject.checkpoint.file_bytes(name) for name in chosen), 0
-    stated = {
-        "quant_method": "compressed-tensors",
-        "format": "pack-quantized",
-        "quantization_status": "compressed",
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights_of(bits, "group", GROUP)}},
-    }
     with Folder(subject, path, {name: packing.specs(pack, shape, GROUP) for name, shape in shapes.items()}) as out:
-        out.state(stated | {"ignore": out.kept_matrices})
+        out.state(stated(bits) | {"ignore": out.kept_matrices})
         for name in chosen:
             values = subject.stored_values(name)
             codes = symmetric(values, bits, GROUP)
@@ -91,6 +85,16 @@ def folder(subject: Subject, path: Path, bits: int, progress: Progress) -> Itera
             yield written(name, bits, values, codes)
             done += subject.checkpoint.file_bytes(name)
             progress(done, total)
+
+
+def stated(bits: int) -> dict[str, Any]:
+    """quantization_config of matrices that `packing.packed` wrote in groups of GROUP."""
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights_of(bits, "group", GROUP)}},
+    }
 
 
 def weights_of(bits: int, strategy: str, group: int | None) -> dict[str, Any]:

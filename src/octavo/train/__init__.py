@@ -8,9 +8,9 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from octavo.errors import ResourceError
-from octavo.train.order import KINDS, LOSSES, HeadOrder, HeadReport
+from octavo.train.order import KINDS, LOSSES, QUESTIONS, HeadOrder, HeadReport
 
-__all__ = ["KINDS", "LOSSES", "HeadOrder", "HeadReport", "Progress", "train_head"]
+__all__ = ["KINDS", "LOSSES", "QUESTIONS", "HeadOrder", "HeadReport", "Progress", "train_head"]
 
 Progress = Callable[[str, int, int], None]  # what goes on, units done, of all
 

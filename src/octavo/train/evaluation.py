@@ -17,15 +17,14 @@ RANKS = 8  # choices of a step that are looked at
 
 @torch.no_grad()
 def acceptance(head: Head, target: Target, vocabulary: DraftVocabulary, batches: Iterable[Batch]) -> Acceptance:
-    """Over rows whose tokens the model wrote itself, where it wrote any; else over all."""
+    """Over rows that are learnt from (Batch.rows)."""
     overlaps, ranks = list[torch.Tensor](), list[torch.Tensor]()  # of a batch [n, depth], [n, depth, RANKS]
     for batch in batches:
-        wanted = batch.answered[batch.rows]
-        if not wanted.any():
+        if not batch.rows.any():
             continue
         steps = list(zip(head.logits(batch), aims(target, vocabulary, batch), strict=True))
-        overlaps.append(torch.stack([overlap(z, aim) for z, aim in steps], 1)[wanted])
-        ranks.append(torch.stack([_hits(z, aim.best) for z, aim in steps], 1)[wanted])
+        overlaps.append(torch.stack([overlap(z, aim) for z, aim in steps], 1))
+        ranks.append(torch.stack([_hits(z, aim.best) for z, aim in steps], 1))
     if not overlaps:
         return Acceptance()
     sampled, hits = torch.cat(overlaps).double(), torch.cat(ranks).double()

@@ -24,9 +24,9 @@ from octavo.train.vocabulary import DraftVocabulary
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Sequences side by side, filled up at the end. Masks [B, L]: inside, where there is a token; rows, those t with
-    t + depth inside the sequence, so that each has all steps; answered, those of them whose draft tokens the model
-    wrote itself, where that is known."""
+    """Sequences side by side, filled up at the end. Masks [B, L]: inside, where there is a token; rows, those t that
+    are learnt from: t + depth is inside the sequence, so that each has all steps, and the model wrote the draft tokens
+    itself where it wrote any (no answer of the batch is so long: all with all steps)."""
 
     ids: torch.Tensor  # [B, L]
     hidden: torch.Tensor  # [B, L, D]
@@ -35,7 +35,6 @@ class Batch:
     best: torch.Tensor  # [B, L]
     inside: torch.Tensor
     rows: torch.Tensor
-    answered: torch.Tensor
     depth: int
 
     @classmethod
@@ -48,10 +47,11 @@ class Batch:
         begins = torch.tensor([one.begin for one in examples])
         places = torch.arange(ids.shape[1])
         inside = places < lengths[:, None]
-        rows = places + depth < lengths[:, None]
-        answered = rows & (places >= begins[:, None] - 1)
+        whole = places + depth < lengths[:, None]
+        answered = whole & (places >= begins[:, None] - 1)
+        rows = answered if answered.any() else whole
         hidden, taps, mass, best = (padded(name) for name in ("hidden", "taps", "mass", "best"))
-        return cls(ids, hidden, taps, mass, best, inside, rows, answered, depth)
+        return cls(ids, hidden, taps, mass, best, inside, rows, depth)
 
     def ahead(self, values: torch.Tensor, step: int) -> torch.Tensor:
         """[n, ...]: of each row t, what stands at t + step in values [B, L, ...]."""

@@ -10,6 +10,9 @@ import torch
 
 from octavo.errors import MissingFileError, UsageError
 from octavo.load.plot import COLOURS, Chart, linear, sheet
+from octavo.quantize.blockwise import GROUP, stated
+from octavo.quantize.packing import packed
+from octavo.quantize.rounding import symmetric
 from octavo.train import Progress, tensors
 from octavo.train.eagle3 import Eagle3
 from octavo.train.evaluation import acceptance
@@ -73,8 +76,9 @@ def run(order: HeadOrder, progress: Progress) -> HeadReport:
         verified=served,
         history=tuple(course.history),
     )
-    stated = {"model": order.model, "data": order.data, **order.text_choices(), **order.training_choices()}
-    (order.out / "training.json").write_text(json.dumps(stated | report.figures(), indent=1))
+    choices = {"model": order.model, "data": order.data, "bits": order.bits}
+    choices |= order.text_choices() | order.training_choices()
+    (order.out / "training.json").write_text(json.dumps(choices | report.figures(), indent=1))
     (order.out / "loss.svg").write_text(_plot(order, report))
     return report
 
@@ -103,11 +107,18 @@ def _batches(features: Features, numbers: Sequence[int], order: HeadOrder, depth
 
 
 def _write(order: HeadOrder, head: Head, found: Acceptance) -> None:
-    """The head in its public layout, floats as bfloat16."""
-    own = {name: tensor.detach() for name, tensor in head.tensors().items()}
-    own = {name: tensor.bfloat16() if tensor.is_floating_point() else tensor for name, tensor in own.items()}
-    tensors.write(order.out / "model.safetensors", own | head.vocabulary.tensors())
-    (order.out / "config.json").write_text(json.dumps(head.config(found), indent=2))
+    """The head in its public layout, floats as bfloat16, or matrices in fewer bits as compressed-tensors has them."""
+    config, held = head.config(found), dict[str, torch.Tensor]()
+    for name, tensor in head.tensors().items():
+        own = tensor.detach()
+        if order.bits < 16 and name.endswith(".weight") and own.ndim == 2 and own.shape[1] % GROUP == 0:
+            stem = name.removesuffix(".weight")
+            held |= {stem + end: part for end, part in packed(symmetric(own, order.bits, GROUP), order.bits).items()}
+            config["quantization_config"] = stated(order.bits)
+        else:
+            held[name] = own.bfloat16() if own.is_floating_point() else own
+    tensors.write(order.out / "model.safetensors", held | head.vocabulary.tensors())
+    (order.out / "config.json").write_text(json.dumps(config, indent=2))
 
 
 def _plot(order: HeadOrder, report: HeadReport) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 STDLIB = "stdlib"  # as data: the documentation inside Python's own library
+QUESTIONS = "questions"  # and ordinary questions to a chat model (questions.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ LOSSES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadOrder:
-    """model: as users name it. data: a text, a folder of texts, a request log (.jsonl), or `stdlib`.
+    """model: as users name it. data: a text, a folder of texts, a request log (.jsonl), `stdlib` or `questions`.
 
     tokens: of text in all, held-out included. window: most tokens of a sequence. generate: tokens that the model
     itself writes behind each prompt of `prompt` tokens, 0: the text as it is. chat: share of the prompts that are
@@ -45,7 +46,8 @@ class HeadOrder:
     executor: what computes them.
     depth, lr, decay: None: the kind's own. batch: sequences a step. draft_vocab: rows of the draft head, 0: all.
     cold_start: share of the steps that soft cross-entropy begins, for losses of overlaps.
-    minutes: stop after so long, to be resumed. bf16: products of training in bfloat16.
+    minutes: stop after so long, to be resumed. bf16: products of training in bfloat16. bits: of the matrices as they
+    are written.
     verify: prompts that the engine answers with the head in the end.
     """
 
@@ -70,6 +72,7 @@ class HeadOrder:
     lr: float | None = None
     decay: float | None = None
     bf16: bool = True
+    bits: int = 16
     seed: int = 0
     threads: int | None = None
     minutes: float | None = None

@@ -17,6 +17,7 @@ from octavo.weights.safetensors import parse_safetensors
 DTYPES = {
     torch.float32: "F32",
     torch.bfloat16: "BF16",
+    torch.float16: "F16",
     torch.int64: "I64",
     torch.int32: "I32",
     torch.bool: "BOOL",

@@ -1,13 +1,15 @@
 """What heads learn from: texts and requests -> sequences of token ids.
 
 Text is cut into windows as it comes. A request log has a JSON object a line, with text or ids: {"prompt", "output"},
-{"messages"}, whose last answer is the output, {"text"}, or such an object under "body".
+{"messages"}, whose last answer is the output, {"text"}, or such an object under "body". A request that is to be
+answered may say its own "temperature".
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import math
 import random
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +20,8 @@ from typing import Any
 
 from octavo.errors import BadFileError, MissingFileError, RequestError
 from octavo.text.tokenizer import Tokenizer
-from octavo.train.order import STDLIB, HeadOrder
+from octavo.train.order import QUESTIONS, STDLIB, HeadOrder
+from octavo.train.questions import questions
 from octavo.types import digest
 
 SUFFIXES = (".txt", ".md", ".rst", ".py", ".text")  # of a folder's files that are read
@@ -32,6 +35,14 @@ class TokenRun:
 
     ids: tuple[int, ...]
     begin: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the model is to go on from. temperature: the request's own, None: the order's."""
+
+    ids: tuple[int, ...]
+    temperature: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +62,8 @@ def material(data: str) -> Material:
     """Raises MissingFileError and BadFileError for what cannot be read."""
     if data == STDLIB:
         return Material(tuple(_library()))
+    if data == QUESTIONS:
+        return Material(requests=tuple(_asked(number, text) for number, text in enumerate(questions())))
     path = Path(data)
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
@@ -60,6 +73,12 @@ def material(data: str) -> Material:
     if path.suffix == ".jsonl":
         return Material(requests=tuple(_lines(path)))
     return Material((_text(path),))
+
+
+def _asked(number: int, text: str) -> Mapping[str, Any]:
+    """Every second one is to be answered greedily: heads are to foresee both."""
+    own = {} if number % 2 else {"temperature": 0.0}
+    return {"messages": [{"role": "user", "content": text}], **own}
 
 
 def _library() -> Iterator[str]:
@@ -122,12 +141,12 @@ class Reader:
             raise RequestError(f"{self._order.data}: too little text; it takes at least {said}", param="data")
         return kept
 
-    def prompts(self, given: Material) -> list[tuple[int, ...]]:
+    def prompts(self, given: Material) -> list[Prompt]:
         """Prompts for the model to go on from, as many as order.tokens leaves room for."""
         order = self._order
         most = max(order.tokens // (order.prompt + order.generate), 2)
-        source = map(self._asked, given.requests) if given.requests else self._openings(given.documents)
-        found = [prompt for prompt in source if prompt]
+        source = map(self._asked, given.requests) if given.requests else map(Prompt, self._openings(given.documents))
+        found = [prompt for prompt in source if prompt.ids]
         random.Random(order.seed).shuffle(found)
         if len(found) < 2:
             raise RequestError(f"{order.data}: holds fewer than two prompts", param="data")
@@ -159,14 +178,17 @@ class Reader:
     def _as_message(self, ids: Sequence[int]) -> tuple[int, ...]:
         return tuple(self._template([{"role": "user", "content": self._tokenizer.decode(ids)}]))
 
-    def _asked(self, line: Mapping[str, Any]) -> tuple[int, ...]:
+    def _asked(self, line: Mapping[str, Any]) -> Prompt:
         """The prompt of a request, at most a window less what is generated."""
-        messages = line.get("messages")
+        messages, temperature = line.get("messages"), line.get("temperature")
         if messages:
             spoken = messages[:-1] if messages[-1].get("role") == "assistant" else messages
-            return tuple(self._template(spoken))[: self._order.window - self._order.generate]
-        ids = self._ids(line.get("prompt", line.get("text")), first=True)
-        return ids[: self._order.window - self._order.generate]
+            ids = tuple(self._template(spoken))
+        else:
+            ids = self._ids(line.get("prompt", line.get("text")), first=True)
+        if temperature is not None and not (isinstance(temperature, (int, float)) and 0 <= temperature < math.inf):
+            raise RequestError(f"{self._order.data}: a temperature is {temperature!r}, not a number", param="data")
+        return Prompt(ids[: self._order.window - self._order.generate], temperature)
 
     def _answered(self, line: Mapping[str, Any]) -> TokenRun | None:
         messages, output = line.get("messages"), line.get("output", line.get("completion", line.get("response")))

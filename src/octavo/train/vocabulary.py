@@ -1,4 +1,4 @@
-"""The draft vocabulary: the tokens that a head can propose, the most frequent ones of its training text.
+"""The draft vocabulary: the tokens that a head can propose, the most frequent ones that it learns to foresee.
 
 A head of K rows proposes draft ids 0 .. K - 1; in its file d2t [K] holds what is added to a draft id to give the
 model's token id, and t2d [V] says which of the model's tokens can be proposed. Ids ascend in both.
@@ -24,10 +24,11 @@ class DraftVocabulary:
 
     @classmethod
     def frequent(cls, runs: Iterable[TokenRun], size: int, wanted: int) -> DraftVocabulary:
-        """wanted 0, or no fewer than V: all tokens. Ties go to smaller ids."""
+        """Of what the model wrote, where it wrote any. wanted 0, or no fewer than V: all tokens. Ties go to smaller
+        ids."""
         counts = torch.zeros(size, dtype=torch.int64)
         for run in runs:
-            counts += torch.bincount(torch.tensor(run.ids), minlength=size)
+            counts += torch.bincount(torch.tensor(run.ids[run.begin :], dtype=torch.int64), minlength=size)
         if wanted == 0 or wanted >= size:
             return cls(torch.arange(size), size, 1.0)
         kept = torch.argsort(counts, descending=True, stable=True)[:wanted].sort().values

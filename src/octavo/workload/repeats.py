@@ -1,12 +1,15 @@
 """Texts whose continuation says much again, and ordinary prose whose does not: what drafts are measured on.
 
-A text is a prompt to be continued as it stands. Equal names and seeds give equal texts.
+A text is a prompt to be continued as it stands, but those of MESSAGES: such a one is a message to be answered. Equal
+names and seeds give equal texts.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+
+from octavo.workload.asked import asked
 
 _THINGS = (
     "order",
@@ -137,7 +140,9 @@ TEXTS: Mapping[str, Callable[[random.Random], str]] = {
     "json": _json,
     "summary": _summary,
     "prose": _prose,
+    "chat": asked,
 }
+MESSAGES = frozenset({"chat"})
 
 
 def text(name: str, seed: int) -> str:
