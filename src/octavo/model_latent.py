@@ -16,7 +16,8 @@ class IndexSpec:
     """The index of sparse attention: each row attends to its `top_k` best keys.
 
     full: per layer, whether it has an index of its own; the others use that of the nearest one before.
-    interleaved: how pairs stand in its rotated rows; None: not stated.
+    interleaved: how pairs stand in its rotated rows; None: not stated. across_drafts: the layer that drafts chooses
+    with the last true token, and every draft behind attends to those keys alone.
     """
 
     heads: int
@@ -24,6 +25,7 @@ class IndexSpec:
     top_k: int
     full: tuple[bool, ...]
     interleaved: bool | None = None
+    across_drafts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,7 @@ def _index(fields: Fields, layers: int) -> IndexSpec | None:
         top_k=fields.size("index_topk"),
         full=_full_layers(fields, layers),
         interleaved=fields.flag("indexer_rope_interleave"),
+        across_drafts=bool(fields.flag("index_share_for_mtp_iteration")),
     )
 
 

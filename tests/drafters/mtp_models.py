@@ -13,44 +13,65 @@ APART = 60  # tokens of a head that was trained apart
 CALM = ("o_proj", "down_proj", "out_proj")  # what a branch adds
 
 
-class Oracle:
-    """model: the transformers twin. The module's parts beside it, random; agreeing: it looks at the next token and
-    little else, as the model then does too, so its drafts are often right."""
+class Parts:
+    """One module. config, like: its layer is as that one of such a model."""
 
-    def __init__(self, member: str, *, agreeing: bool = False) -> None:
-        self.member, self.agreeing = member, agreeing
+    def __init__(self, config, like, norm, seed, *, offset=0.0):
+        """offset: of the norms in the layer."""
+        width = config.hidden_size
+        torch.manual_seed(seed)
+        self.enorm, self.hnorm, self.norm = (norm(width, eps=config.rms_norm_eps) for _ in range(3))
+        self.fc = torch.nn.Linear(2 * width, width, bias=False)
+        self.layer = like(config)
+        for part in self.all:
+            for name, weight in part.named_parameters():
+                weight.data = as_values(name, weight.shape) - offset * ("norm" in name)
+
+    @property
+    def all(self):
+        return self.layer, self.enorm, self.hnorm, self.norm, self.fc
+
+
+class Oracle:
+    """model: the transformers twin. The modules beside it, random; agreeing: they look at the next token and little
+    else, as the model then does too, so their drafts are often right. shares: the index of the first draft is for all.
+    """
+
+    def __init__(self, member: str, *, agreeing: bool = False, modules: int = 1, shares: bool = False) -> None:
+        self.member, self.agreeing, self.shares = member, agreeing, shares
         self.model, mapping = twin(member)
-        self.mapping = {**mapping, "num_nextn_predict_layers": 1, "torch_dtype": "float32"}
+        self.mapping = {**mapping, "num_nextn_predict_layers": modules, "torch_dtype": "float32"}
+        if shares:
+            self.mapping["index_share_for_mtp_iteration"] = True
         config, like = self.model.config, MEMBERS.get(member, 0)
         if member == "glm-dsa":  # a full index and experts
             config = type(config)(**{**config.to_dict(), "first_k_dense_replace": 0, "mlp_layer_types": None})
             config._attn_implementation = config._experts_implementation = "eager"
-        core, width = self.model.model, config.hidden_size
-        norm = type(core.norm)
-        torch.manual_seed(17)
-        self.layer = type(core.layers[like])(config, like).float().eval()
-        self.enorm, self.hnorm, self.norm = (norm(width, eps=config.rms_norm_eps) for _ in range(3))
-        self.fc = torch.nn.Linear(2 * width, width, bias=False)
-        with torch.no_grad():
-            for part in (self.layer, self.enorm, self.hnorm, self.norm, self.fc):
-                for name, weight in part.named_parameters():
-                    values = as_values(name, weight.shape)
-                    weight.copy_(values - 1 if member == "qwen3next" and "norm" in name else values)
+        core = self.model.model
+        layer = type(core.layers[like])
+
+        def made(config):
+            return layer(config, like).float().eval()
+
+        self.modules = [
+            Parts(config, made, type(core.norm), 17 + place, offset=float(member == "qwen3next"))
+            for place in range(modules)
+        ]
         self.tensors = {name: value.clone() for name, value in self.model.state_dict().items()}
-        self.own = self._own()
+        self.own = {name: value for place, each in enumerate(self.modules) for name, value in self._own(place, each)}
         self.apart: torch.Tensor | None = None
         if agreeing:
-            self._agree(width)
+            self._agree(config.hidden_size)
 
-    def _own(self) -> dict[str, torch.Tensor]:
-        qwen, layers = self.member == "qwen3next", self.model.config.num_hidden_layers
-        at = "mtp.layers.0." if qwen else f"model.layers.{layers}."
+    def _own(self, place: int, module: Parts):
+        qwen, layer = self.member == "qwen3next", self.model.config.num_hidden_layers + place
+        at = "mtp.layers.0." if qwen else f"model.layers.{layer}."
         names = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm", "fc")
         if not qwen:
             names = ("enorm", "hnorm", "shared_head.norm", "eh_proj")
-        parts = zip(names, (self.enorm, self.hnorm, self.norm, self.fc), strict=True)
-        own = {f"{'mtp.' if qwen else at}{name}.weight": part.weight.detach() for name, part in parts}
-        return own | {at + name: value for name, value in self.layer.state_dict().items()}
+        parts = zip(names, (module.enorm, module.hnorm, module.norm, module.fc), strict=True)
+        yield from ((f"{'mtp.' if qwen else at}{name}.weight", part.weight.detach()) for name, part in parts)
+        yield from ((at + name, value) for name, value in module.layer.state_dict().items())
 
     def _agree(self, width: int) -> None:
         for tensors in (self.tensors, self.own):
@@ -92,23 +113,38 @@ class Oracle:
 
     @torch.no_grad()
     def logits(self, tokens: list[int], drafts: list[int]) -> np.ndarray:
-        """What the module says after tokens and drafts, the tokens being those that the model has seen or sampled."""
-        model, count = self.model, len(tokens) - 1
-        hidden = model.model(torch.tensor([tokens[:-1]])).last_hidden_state
-        rows, y = torch.zeros(1, 0, hidden.shape[-1]), hidden
+        """What is said after tokens and drafts, the tokens being those that the modules have seen or sampled."""
+        model, count, text = self.model, len(tokens) - 1, [*tokens, *drafts]
+        y = model.model(torch.tensor([tokens[:-1]])).last_hidden_state
+        rows: list[torch.Tensor] = []  # what the layer of each module eats
         for step in range(len(drafts) + 1):
-            fresh = tokens[1:] if step == 0 else drafts[step - 1 : step]
+            turn, place = divmod(step, len(self.modules))
+            module = self.modules[place]
+            fresh = text[step + 1 :][:count] if turn == 0 else drafts[step - 1 : step]
             e = model.model.embed_tokens(torch.tensor([fresh]))
-            joined = torch.cat([self.enorm(e), self.hnorm(y[:, -len(fresh) :])], dim=-1)
-            rows = torch.cat([rows, self.fc(joined)], dim=1)
-            y = self.norm(self._layer(rows))
-        assert rows.shape[1] == count + len(drafts)
+            fed = module.fc(torch.cat([module.enorm(e), module.hnorm(y[:, -len(fresh) :])], dim=-1))
+            if turn == 0:
+                rows.append(fed)
+            else:
+                fed = rows[place] = torch.cat([rows[place], fed], dim=1)
+            y = module.norm(self._layer(module.layer, fed, count))
         head = model.lm_head.weight if self.apart is None else self.apart
         return (head @ y[0, -1]).numpy()
 
-    def _layer(self, rows: torch.Tensor) -> torch.Tensor:
+    def _layer(self, layer, rows: torch.Tensor, count: int) -> torch.Tensor:
+        """count: rows of true tokens."""
         positions = torch.arange(rows.shape[1])[None]
         mask = torch.full((1, 1, rows.shape[1], rows.shape[1]), float("-inf")).triu(1)
         turned = self.model.model.rotary_emb(rows, positions)
-        out = self.layer(rows, attention_mask=mask, position_embeddings=turned, position_ids=positions)
+        indexer = layer.self_attn.indexer if self.shares else None
+        if indexer is not None:
+            indexer.forward = lambda *args, **named: seeded(type(indexer).forward(indexer, *args, **named), count)
+        out = layer(rows, attention_mask=mask, position_embeddings=turned, position_ids=positions)
         return out[0] if isinstance(out, tuple) else out
+
+
+def seeded(chosen: torch.Tensor, count: int) -> torch.Tensor:
+    """Rows behind the first `count` take what the last of those chose, as far as it could see."""
+    seed = chosen[:, count - 1 : count]
+    chosen[:, count:] = torch.where(seed < count, seed, 0)
+    return chosen

@@ -33,11 +33,12 @@ class Watched(House):
         defaults = {"speculate": "mtp", "max_model_len": 256, "threads": 1, "num_blocks": 200}
         super().__init__(model, **{**defaults, **options})
         self.drafted = {}
-        shadows = self.parts.runner._drafter._inner._shadows
+        drafter = self.parts.runner._drafter._inner
+        shadows = drafter._shadows
         choose = shadows.choose
 
         def watched(logits, rows):
-            values = self.parts.runner.view("mtp.logits")
+            values = self.parts.runner.view(f"{drafter._named(len(rows[0][2]))}.logits")
             for place, row, drafts in rows:
                 known = (*row.request.prompt_ids, *row.request.output_ids, *row.result.token_ids)
                 self.drafted[known, tuple(drafts)] = np.array(values[place])
@@ -46,14 +47,21 @@ class Watched(House):
         shadows.choose = watched
 
 
-@pytest.mark.parametrize("member", MEMBERS)
-def test_parity_with_plain_torch(member, tmp_path):
+SHAPES = {member: {"member": member} for member in MEMBERS} | {
+    "two modules": {"member": "deepseek-v3", "modules": 2},
+    "three modules, an index each": {"member": "glm-dsa", "modules": 3},
+    "one index for all drafts": {"member": "glm-dsa", "shares": True},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_parity_with_plain_torch(shape, tmp_path):
     """The first draft and those behind it, of prompts in chunks, of texts longer than an index chooses from."""
-    oracle = Oracle(member)
+    oracle = Oracle(**SHAPES[shape])
     house = Watched(oracle.write(tmp_path), executor="reference", dtype="float32", max_num_batched_tokens=24)
-    house.run([request(f"p{i}", p, tokens=6) for i, p in enumerate(prompts(VOCAB, (3, 17, 40)))])
+    house.run([request(f"p{i}", p, tokens=8) for i, p in enumerate(prompts(VOCAB, (3, 17, 40)))])
     house.close()
-    assert {len(drafts) for _, drafts in house.drafted} >= {0, 1, 2, 3}
+    assert {len(drafts) for _, drafts in house.drafted} >= {0, 1, 2, 3, 4, 5}
     far = 0.0
     for (tokens, drafts), row in house.drafted.items():
         want = oracle.logits(list(tokens), list(drafts))
@@ -102,9 +110,9 @@ def test_same_bits_with_a_module_that_was_trained_apart(tmp_path, condition):
     assert run.stats["drafts_accepted"] > 10 and run.stats["drafts_rejected"] > 10
 
 
-@pytest.fixture(scope="module", params=list(MEMBERS))
+@pytest.fixture(scope="module", params=list(SHAPES))
 def agreeing(request, tmp_path_factory):
-    return Oracle(request.param, agreeing=True).write(tmp_path_factory.mktemp("agreeing"))
+    return Oracle(agreeing=True, **SHAPES[request.param]).write(tmp_path_factory.mktemp("agreeing"))
 
 
 @pytest.fixture(scope="module")

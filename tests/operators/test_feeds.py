@@ -113,6 +113,7 @@ def test_rows_that_are_not_there_are_refused(name):
         ({"of": "giver"}, "reads hidden of a program giver, which the session does not have"),
         ({"name": "x"}, "reads x, which target does not export"),
         ({"width": 44, "then": ()}, "reads rows of 44 where hidden of target has 45"),
+        ({"dtype": "i32", "then": ()}, "reads hidden of target, which is no list of rows of int32"),
     ],
 )
 def test_feeds_are_checked_at_open(name, fed, said):

@@ -14,7 +14,7 @@ from octavo.errors import in_file
 from octavo.fields import unsupported
 from octavo.model_config import ModelConfig
 from octavo.models import layer as parts
-from octavo.models.draft import Module
+from octavo.models.draft import Module, programs
 from octavo.models.rope import frequencies
 from octavo.program.builder import Builder
 from octavo.program.ir import Weight
@@ -37,7 +37,7 @@ def mtp_head(folder: HeadFolder, target: Target, *, adaptive: bool = True) -> Mt
     at = f"model.layers.{place}."
     norm = parts.Norm(hidden=d, eps=config.rms_eps)
 
-    def write(b: Builder, x: str) -> str:
+    def write(b: Builder, x: str, keys: str | None) -> tuple[str, str | None]:
         angles = b.rope_angles("mtp.angles", "position", inv_freq=inv_freq, factor=factor)
         attention = parts.Attention(
             hidden=d,
@@ -54,7 +54,7 @@ def mtp_head(folder: HeadFolder, target: Target, *, adaptive: bool = True) -> Mt
         x = b.add("mtp.x1", x, parts.attention(b, attention, place, h))
         h = norm.write(b, place, "h2", x, hf="post_attention_layernorm", gguf="ffn_norm", dtype="act")
         width, act = config.intermediate_size, config.activation or "silu"
-        return b.add("mtp.x2", x, parts.mlp(b, place, h, hidden=d, width=width, act=act))
+        return b.add("mtp.x2", x, parts.mlp(b, place, h, hidden=d, width=width, act=act)), keys
 
     def named(name: str) -> tuple[str, str]:
         return f"{at}{name}.weight", ""
@@ -71,8 +71,8 @@ def mtp_head(folder: HeadFolder, target: Target, *, adaptive: bool = True) -> Mt
         named("shared_head.norm"),
         write,
     )
-    programs = module.programs(ends)
-    folder.join(programs.values(), target.program.weights, (f"{at}embed_tokens.",))
+    written = programs([module], ends)
+    folder.join(written.values(), target.program.weights, (f"{at}embed_tokens.",))
     ids = folder.target_ids(count, target.model.vocab_size)
     shadows = Shadows(count, target.config.threads or 1, ids if folder.has(SHIFTS) else None)
-    return MtpDrafter(programs, ends.residual, shadows, target.config, folder.tensor, adaptive=adaptive)
+    return MtpDrafter(written, ends.residual, shadows, target.config, folder.tensor, adaptive=adaptive)

@@ -71,29 +71,33 @@ def program(config: ModelConfig, switches: Switches, max_model_len: int | None =
     return b.build()
 
 
-def draft_module(config: ModelConfig, switches: Switches, max_model_len: int | None = None) -> Module:
-    """Behind the last layer of the model stands one that drafts, with a mixture and an index if any layer has them."""
-    spec, layer = config.latent, config.num_layers
-    if spec is None or not config.draft_layers:
+def draft_modules(config: ModelConfig, switches: Switches, max_model_len: int | None = None) -> tuple[Module, ...]:
+    """Behind the last layer of the model stand those that draft, with a mixture and an index if any layer has them."""
+    spec, count = config.latent, config.draft_layers
+    if spec is None or not count:
         raise ConfigError("no layer that drafts is stated", param="num_nextn_predict_layers")
-    if spec.index is not None:
-        spec = replace(spec, index=replace(spec.index, full=(*spec.index.full, True)))
-    mixed = config.experts
+    index, mixed = spec.index, config.experts
+    if index is not None:
+        spec = replace(spec, index=replace(index, full=(*index.full, *(True,) * count)))
     if mixed is not None:
-        mixed = replace(mixed, sparse=(*mixed.sparse, any(mixed.sparse)))
+        mixed = replace(mixed, sparse=(*mixed.sparse, *(any(mixed.sparse),) * count))
     longer, latent = replace(config, latent=spec, experts=mixed), spec
     inv_freq, factor = frequencies(config.rope, spec.rope_dim, config.max_position, switches.theta, max_model_len)
 
-    def write(b: Builder, x: str) -> str:
-        angles = b.rope_angles("mtp.angles", "position", inv_freq=inv_freq, factor=factor)
-        return _block(b, longer, switches, latent, layer, x, angles, None)[0]
+    def module(layer: int) -> Module:
+        def write(b: Builder, x: str, keys: str | None) -> tuple[str, str | None]:
+            angles = b.rope_angles("mtp.angles", "position", inv_freq=inv_freq, factor=factor)
+            return _block(b, longer, switches, latent, layer, x, angles, keys, given=keys is not None)
 
-    def named(hf: str, gguf: str) -> tuple[str, str]:
-        return f"model.layers.{layer}.{hf}.weight", f"blk.{layer}.nextn.{gguf}.weight"
+        def named(hf: str, gguf: str) -> tuple[str, str]:
+            return f"model.layers.{layer}.{hf}.weight", f"blk.{layer}.nextn.{gguf}.weight"
 
-    norms = named("enorm", "enorm"), named("hnorm", "hnorm")
-    last = named("shared_head.norm", "shared_head_norm")
-    return Module(config.rms_eps, "llama", *norms, named("eh_proj", "eh_proj"), last, write)
+        norms = named("enorm", "enorm"), named("hnorm", "hnorm")
+        last = named("shared_head.norm", "shared_head_norm")
+        shares = index is not None and index.across_drafts
+        return Module(config.rms_eps, "llama", *norms, named("eh_proj", "eh_proj"), last, write, shares)
+
+    return tuple(module(layer) for layer in range(config.num_layers, config.num_layers + count))
 
 
 def _block(
@@ -105,11 +109,13 @@ def _block(
     x: str,
     angles: str,
     chosen: str | None,
+    *,
+    given: bool = False,
 ) -> tuple[str, str | None]:
-    """(f32 [T, D] of x [T, D], the keys that were chosen)."""
+    """(f32 [T, D] of x [T, D], the keys that were chosen). given: those of `chosen` are taken, whoever chose them."""
     norm = parts.Norm(hidden=config.hidden_size, eps=config.rms_eps)
     h = norm.write(b, layer, "h", x, hf="input_layernorm", gguf="attn_norm", dtype="act")
-    o, chosen = _Layer(b, config, switches, spec, layer).attention(h, angles, chosen)
+    o, chosen = _Layer(b, config, switches, spec, layer).attention(h, angles, chosen, given=given)
     x = b.add(f"{layer}.x1", x, o)
     h = norm.write(b, layer, "h2", x, hf="post_attention_layernorm", gguf="ffn_norm", dtype="act")
     return b.add(f"{layer + 1}.x", x, _mlp(b, config, switches, layer, h)), chosen
@@ -125,10 +131,10 @@ class _Layer:
     spec: LatentSpec
     layer: int
 
-    def attention(self, h: str, angles: str, chosen: str | None) -> tuple[str, str | None]:
+    def attention(self, h: str, angles: str, chosen: str | None, *, given: bool) -> tuple[str, str | None]:
         """(f32 [T, D]: o(W_v attention(W_k^T q, latents)), all from h [T, D]; the keys that were chosen, i32 [T, k]).
 
-        chosen: those of the nearest layer before that has an index.
+        chosen: those of the nearest layer before that has an index. given: they are taken by a layer that has one too.
         """
         b, spec, heads, at = self.b, self.spec, self.config.num_heads, f"{self.layer}."
         low = self._low(h)
@@ -140,7 +146,7 @@ class _Layer:
         kv = latent_write(b, at + "kv", (c, k), cache)
         wk, wv = self._expansion()
         query = head_linear(b, at + "qc", plain, wk, heads=heads), turned
-        if spec.index is not None and spec.index.full[self.layer]:
+        if spec.index is not None and spec.index.full[self.layer] and not given:
             chosen = self._index(spec.index, h, low, angles)
         a = latent_attention(b, at + "a", query, kv, cache=cache, heads=heads, scale=self._scale(), chosen=chosen)
         values = head_linear(b, at + "v", a, wv, heads=heads)

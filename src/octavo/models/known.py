@@ -132,6 +132,7 @@ KNOWN: Mapping[str, Config] = {
     "gemma-3-27b": _dense("Gemma3", 62, 5376, 32, 16, 21504, 262208, **_SMALL) | _GEMMA3,
     "deepseek-v3": _latent("DeepseekV3", 61, 7168, 128, 18432, 129280, **_DEEPSEEK),
     "glm-5.2": _latent(
-        "GlmMoeDsa", 78, 6144, 64, 12288, 154880, **_GLM, index_topk_freq=4, index_skip_topk_offset=3
+        "GlmMoeDsa", 78, 6144, 64, 12288, 154880, **_GLM, index_topk_freq=4, index_skip_topk_offset=3,
+        index_share_for_mtp_iteration=True,
     ),
 }  # fmt: skip

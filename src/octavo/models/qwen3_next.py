@@ -79,7 +79,7 @@ def program(config: ModelConfig, switches: Switches, max_model_len: int | None =
     return b.build()
 
 
-def draft_module(config: ModelConfig, switches: Switches, max_model_len: int | None = None) -> Module:
+def draft_modules(config: ModelConfig, switches: Switches, max_model_len: int | None = None) -> tuple[Module, ...]:
     """A layer of gated attention with a mixture; its tensors stand apart, and in folders alone."""
     order, layer = _order(config, switches), config.num_layers
     mixed = config.experts
@@ -89,7 +89,7 @@ def draft_module(config: ModelConfig, switches: Switches, max_model_len: int | N
     inv_freq, factor = frequencies(config.rope, config.head_dim, config.max_position, switches.theta, max_model_len)
     norm = parts.Norm(hidden=config.hidden_size, eps=config.rms_eps, order=order)
 
-    def write(b: Builder, x: str) -> str:
+    def write(b: Builder, x: str, keys: str | None) -> tuple[str, str | None]:
         angles = b.rope_angles("mtp.angles", "position", inv_freq=inv_freq, factor=factor)
         h = norm.write(b, layer, "h", x, hf="input_layernorm", gguf="attn_norm", dtype="act")
         x = b.add(f"{layer}.x1", x, _attention(b, longer, switches, layer, h, angles, 2 * len(inv_freq)))
@@ -98,13 +98,13 @@ def draft_module(config: ModelConfig, switches: Switches, max_model_len: int | N
         for name, weight in b.weights.items():
             moved = weight.sources["hf"].replace(f"model.layers.{layer}.", "mtp.layers.0.")
             b.weights[name] = replace(weight, sources={**weight.sources, "hf": moved})
-        return x
+        return x, keys
 
     def named(hf: str) -> tuple[str, str]:
         return f"mtp.{hf}.weight", ""
 
     norms = named("pre_fc_norm_embedding"), named("pre_fc_norm_hidden")
-    return Module(config.rms_eps, order, *norms, named("fc"), named("norm"), write)
+    return (Module(config.rms_eps, order, *norms, named("fc"), named("norm"), write),)
 
 
 def _order(config: ModelConfig, switches: Switches) -> str:

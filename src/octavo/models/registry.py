@@ -17,14 +17,14 @@ from octavo.program.ir import Program
 class Row:
     """One member of a family. write: (config, switches, max_model_len) -> plain program; switches: its family's.
     experts, recurrence: whether its checkpoints may hold mixtures of experts, and layers of recurrent state. draft: the
-    module that drafts, where there is one: the same arguments."""
+    modules that draft, where there are any: the same arguments."""
 
     title: str
     write: Callable[[ModelConfig, Any, int | None], Program]
     switches: Any
     experts: bool = False
     recurrence: bool = False
-    draft: Callable[[ModelConfig, Any, int | None], Module] | None = None
+    draft: Callable[[ModelConfig, Any, int | None], tuple[Module, ...]] | None = None
 
 
 _LLAMA = Row("Llama", llama.program, llama.Switches(gguf_interleaved=True))
@@ -32,7 +32,7 @@ _MISTRAL = Row("Mistral", llama.program, llama.Switches(qkv_bias=False, o_bias=F
 _QWEN2 = Row("Qwen2", llama.program, llama.Switches(qkv_bias=True, o_bias=False))
 _QWEN3 = Row("Qwen3", llama.program, llama.Switches(qk_norm="head"))
 _QWEN3_NEXT = Row(
-    "Qwen3-Next", qwen3_next.program, qwen3_next.Switches(), True, recurrence=True, draft=qwen3_next.draft_module
+    "Qwen3-Next", qwen3_next.program, qwen3_next.Switches(), True, recurrence=True, draft=qwen3_next.draft_modules
 )
 _SMOLLM3 = Row(
     "SmolLM3", llama.program, llama.Switches(tied=True, theta=2e6, no_rope_interval=4, gguf_interleaved=True)
@@ -80,7 +80,7 @@ _QWEN3_MOE_FILE = replace(_QWEN3_MOE, switches=replace(_QWEN3_MOE.switches, norm
 _BERT = Row("BERT", bert.program, bert.Switches())
 _GPT2 = Row("GPT-2", gpt2.program, gpt2.Switches())
 _GPT_OSS = Row("gpt-oss", gpt_oss.program, gpt_oss.Switches(), experts=True)
-_DEEPSEEK_V2 = Row("DeepSeek-V2", deepseek.program, deepseek.Switches(), True, draft=deepseek.draft_module)
+_DEEPSEEK_V2 = Row("DeepSeek-V2", deepseek.program, deepseek.Switches(), True, draft=deepseek.draft_modules)
 _DEEPSEEK_V3 = replace(_DEEPSEEK_V2, title="DeepSeek-V3", switches=deepseek.Switches(scoring="sigmoid"))
 _GLM_DSA = replace(_DEEPSEEK_V3, title="GLM-5", switches=deepseek.Switches(scoring="sigmoid", index_interleaved=True))
 
@@ -152,7 +152,7 @@ def program_for(config: ModelConfig, max_model_len: int | None = None) -> Progra
     return row.write(config, row.switches, max_model_len)
 
 
-def draft_module(config: ModelConfig, max_model_len: int | None = None) -> Module | None:
-    """What drafts in the model's own checkpoint; None for a family without. Raises ConfigError."""
+def draft_modules(config: ModelConfig, max_model_len: int | None = None) -> tuple[Module, ...]:
+    """What drafts in the model's own checkpoint, in order; nothing for a family without. Raises ConfigError."""
     row = row_for(config)
-    return None if row.draft is None else row.draft(config, row.switches, max_model_len)
+    return () if row.draft is None else row.draft(config, row.switches, max_model_len)

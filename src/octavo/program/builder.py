@@ -93,15 +93,23 @@ class Builder:
         weights = (weight,) if addend is None else (weight, addend)
         return self._op("embed", out, (token,), (T, width), weights, scale=scale)
 
-    def feed(self, name: str, width: int, of: str = "target", *, then: tuple[tuple[str, str], ...] = ()) -> str:
-        """f32 [T, width]: row source_row[t] of what program `of` of the session exports as `name`, as it stood when the
+    def feed(
+        self,
+        name: str,
+        width: int,
+        of: str = "target",
+        *,
+        then: tuple[tuple[str, str], ...] = (),
+        dtype: DType = PLAIN,
+    ) -> str:
+        """[T, width]: row source_row[t] of what program `of` of the session exports as `name`, as it stood when the
         run began; where that is this program, of its run before. then: further (export, program), whose rows are
         numbered on: the next rows below those. program/feeds.py.
         """
         sources = tuple(f"{program}/{export}" for export, program in ((name, of), *then))
         for source in sources:
-            self.buffers[source] = Buffer(source, (T, width), "f32", "foreign")
-        return self._op("feed", f"{name}.fed", (*sources, "source_row"), (T, width))
+            self.buffers[source] = Buffer(source, (T, width), dtype, "foreign")
+        return self._op("feed", f"{name}.fed", (*sources, "source_row"), (T, width), dtype=dtype)
 
     def take(self, out: str, x: str, rows: str) -> str:
         """[M, ...]: rows of x, chosen by an i32 header buffer [M]."""

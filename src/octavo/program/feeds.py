@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from octavo.errors import ConfigError
 from octavo.program.builder import fixed_width
-from octavo.program.ir import Program, Size
+from octavo.program.ir import Buffer, Program, Size
 
 
 def check_feeds(programs: Mapping[str, Program]) -> None:
@@ -21,19 +21,21 @@ def check_feeds(programs: Mapping[str, Program]) -> None:
     for name, program in programs.items():
         for op in program.ops:
             for source in op.ins[:-1] if op.kind == "feed" else ():
-                _check(programs, f"{name}: {op.outs[0]}", source, fixed_width(program.buffers[source]))
+                _check(programs, f"{name}: {op.outs[0]}", program.buffers[source])
 
 
-def _check(programs: Mapping[str, Program], reader: str, source: str, width: int) -> None:
-    owner, export = parted(source)
+def _check(programs: Mapping[str, Program], reader: str, wanted: Buffer) -> None:
+    owner, export = parted(wanted.name)
     if owner not in programs:
         raise ConfigError(f"{reader} reads {export} of a program {owner}, which the session does not have")
     if export not in programs[owner].exports:
         raise ConfigError(f"{reader} reads {export}, which {owner} does not export")
     buffer = programs[owner].buffers[export]  # an export that linears eat stays `act` in a plain program, which is f32
-    if buffer.dtype not in ("f32", "act") or len(buffer.shape) != 2 or not isinstance(buffer.shape[0], Size):
-        raise ConfigError(f"{reader} reads {export} of {owner}, which is no list of rows of float32")
-    if fixed_width(buffer) != width:
+    dtype = "f32" if buffer.dtype == "act" else buffer.dtype
+    if dtype != wanted.dtype or len(buffer.shape) != 2 or not isinstance(buffer.shape[0], Size):
+        kind = "int32" if wanted.dtype == "i32" else "float32"
+        raise ConfigError(f"{reader} reads {export} of {owner}, which is no list of rows of {kind}")
+    if (width := fixed_width(wanted)) != fixed_width(buffer):
         raise ConfigError(f"{reader} reads rows of {width} where {export} of {owner} has {fixed_width(buffer)}")
 
 

@@ -133,8 +133,9 @@ class ReferenceSession:
             if op.kind != "feed":
                 continue
             for name in op.ins[:-1]:
-                width = fixed_width(self.programs[program].buffers[name])
-                fed[name] = self.exports.get(name, torch.zeros(0, width))
+                buffer = self.programs[program].buffers[name]
+                dtype = torch.int64 if buffer.dtype == "i32" else torch.float32
+                fed[name] = self.exports.get(name, torch.zeros(0, fixed_width(buffer), dtype=dtype))
             count = sum(len(fed[name]) for name in op.ins[:-1])
             for row in rows[(rows < 0) | (rows >= count)].tolist():
                 missing = "" if op.ins[0] in self.exports else ", which has not run"
