@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp
 
 from octavo.drafters.folder import HeadFolder
@@ -63,16 +63,22 @@ class Beam:
 
 @dataclass(slots=True)
 class Search:
-    """Of one request. beams: the likeliest paths of the last length. chances: of all paths that were beams."""
+    """Of one request. beams: the likeliest paths of the last length, those alone that may go on to drafts worth their
+    rows. chances: of all paths that were beams. sure: the chance that one of `beams` comes true; promised: that so does
+    one a token longer, were the next token as sure as the last."""
 
     row: DraftRow
     least: float
     beams: list[Beam]
-    chances: dict[tuple[int, ...], float]
+    chances: dict[tuple[int, ...], float] = field(default_factory=dict)
+    sure: float = 1.0
+    promised: float = 1.0
 
-    def live(self) -> list[Beam]:
-        """What may go on to drafts that are worth their rows."""
-        return [beam for beam in self.beams if exp(beam.score) > self.least]
+    def grow(self, beams: Sequence[Beam]) -> None:
+        self.chances |= {beam.token_ids: exp(beam.score) for beam in beams}
+        self.beams = [beam for beam in beams if exp(beam.score) > self.least]
+        sure = sum(exp(beam.score) for beam in self.beams)
+        self.sure, self.promised = sure, sure * sure / self.sure
 
 
 class RecurrentDrafter(HeadDrafter):
@@ -94,17 +100,15 @@ class RecurrentDrafter(HeadDrafter):
     def _trees(self, session: DraftSession, rows: Sequence[DraftRow], least: Sequence[float]) -> list[Tree]:
         """Beams as wide as a run has rows for, and as long as a further run is worth its time."""
         wide = max(min(self._sizes.width, self._most_rows // len(rows)), 1)
-        found = [Search(row, each, [Beam(0.0, (), row.last)], {}) for row, each in zip(rows, least, strict=True)]
+        found = [Search(row, each, [Beam(0.0, (), row.last)]) for row, each in zip(rows, least, strict=True)]
         live = found
         for depth in range(self._sizes.length):
             begun = time.perf_counter()
             self._level(session, live, wide, depth, len(rows))
             seconds = time.perf_counter() - begun
             self._seconds = 0.8 * self._seconds + 0.2 * seconds if self._seconds else seconds
-            for search in live:
-                search.beams = search.live()
             live = [search for search in live if search.beams]
-            promised = {search.row.request.id: sum(exp(beam.score) for beam in search.beams) for search in live}
+            promised = {search.row.request.id: search.promised for search in live}
             if not live or not self._worth.pays(promised, self._seconds, len(rows), session):
                 break
         return [tree(search.chances, search.least) for search in found]
@@ -125,8 +129,7 @@ class RecurrentDrafter(HeadDrafter):
                 for place, beam in enumerate(search.beams)
                 for token, logprob in in_order(choices[first + place], row.request, index, self._ids, wide)
             ]
-            search.beams = sorted(after, key=lambda beam: -beam.score)[:wide]
-            search.chances |= {beam.token_ids: exp(beam.score) for beam in search.beams}
+            search.grow(sorted(after, key=lambda beam: -beam.score)[:wide])
             first += size
 
 
