@@ -340,14 +340,14 @@ def test_what_does_not_fit_is_refused_in_one_line(made, tmp_path, kind, break_it
 
 
 # ---- how much
-@pytest.mark.parametrize(("pace", "least", "most"), [((1.0, 0.0), 4, 8), ((1.0, 0.25), 0.25, 3), ((1e-7, 0.0), 0, 0.3)])
+@pytest.mark.parametrize(("pace", "least", "most"), [((1.0, 0.0), 4, 8), ((1.0, 0.25), 0.1, 3), ((1e-7, 0.0), 0, 0.3)])
 def test_as_many_are_proposed_as_pay(made, tmp_path, pace, least, most):
     """Steps that last; rows that cost a quarter of a step; steps of no time, of which one is tried."""
     model, target = made
     folder = eagle_heads.write(tmp_path / "head", *eagle_heads.eagle3(target))
     drafter = opened(model, folder, adaptive=True)
     house = House(model, drafter=drafter, threads=1)
-    house.parts.runner.pace = lambda rows: pace
+    house.parts.runner.seconds = lambda rows: pace[0] + pace[1] * (rows - 1)
     run = house.run(asked(30)[:1])
     house.close()
     proposed = run.stats["drafts_accepted"] + run.stats["drafts_rejected"]
@@ -361,13 +361,13 @@ def test_outputs_for_which_nothing_pays_are_let_go(made, tmp_path, monkeypatch):
     folder = eagle_heads.write(tmp_path / "head", *eagle_heads.eagle3(target))
     drafter = opened(model, folder, adaptive=True)
     house = House(model, drafter=drafter, threads=1, enable_prefix_caching=False)
-    house.parts.runner.pace = lambda rows: (1e-7, 0.0)
+    house.parts.runner.seconds = lambda rows: 1e-7
     slow = house.run(asked(40)[1:])
     for one in asked()[1:]:
         gone = sorted(index for name, index in drafter.entries if name == one.id)
         assert gone == list(range(len(gone))) and len(one.prompt_ids) + 8 <= len(gone) <= len(one.prompt_ids) + 20
     drafter._worth = TreeWorth()
-    house.parts.runner.pace = lambda rows: (1.0, 0.0)
+    house.parts.runner.seconds = lambda rows: 1.0
     fast = house.run(asked(40)[1:])
     assert fast.outputs == slow.outputs and fast.stats["drafts_accepted"] > 20
     house.close()
@@ -375,7 +375,7 @@ def test_outputs_for_which_nothing_pays_are_let_go(made, tmp_path, monkeypatch):
 
 def test_a_level_pays_by_what_it_promises():
     worth = TreeWorth()
-    session = SimpleNamespace(pace=lambda rows: (0.01, 0.0))
+    session = SimpleNamespace(seconds=lambda rows: 0.01)
     assert worth.pays({"a": 0.5}, 0.004, 1, session)
     assert not worth.pays({"a": 0.5}, 0.004, 2, session), "a token is worth half a step of two requests"
     assert worth.pays({"a": 0.5, "b": 0.5}, 0.004, 2, session)

@@ -82,18 +82,21 @@ def test_a_tree_that_never_branches_is_a_chain():
 
 
 class Session:
-    def __init__(self, plain, row):
-        self.given = plain, row
+    """So many seconds a step of `rows`, and a row more."""
 
-    def pace(self, rows):
-        return self.given
+    def __init__(self, plain, row, rows=1):
+        self.given = plain, row, rows
+
+    def seconds(self, rows):
+        plain, row, base = self.given
+        return plain + row * (rows - base) if plain else 0.0
 
 
 def test_nodes_stop_where_rows_cost_more_than_they_bring():
     worth = TreeWorth()
     assert worth.least("a", 1, Session(0.0, 0.0)) == 0 and worth.asks(1, Session(0.0, 0.0)), "nothing is known yet"
     assert worth.least("a", 1, Session(1.0, 0.1)) == pytest.approx(0.115)
-    assert worth.least("a", 8, Session(1.0, 0.1)) == pytest.approx(0.92)
+    assert worth.least("a", 8, Session(1.0, 0.1, 8)) == pytest.approx(0.92)
     for _ in range(20):
         worth.proposed("a", [0.5, 0.3])
         worth.hear("a", 2, 0)
@@ -104,6 +107,29 @@ def test_nodes_stop_where_rows_cost_more_than_they_bring():
         worth.hear("a", 0, 0)
     assert worth.least("a", 1, Session(1.0, 0.1)) < 0.2, "it is tried again after a while"
     assert TreeWorth(adaptive=False).least("a", 64, Session(1.0, 9.0)) == 0
+
+
+class Pairs(Session):
+    """Rows are computed in pairs: every second one is free."""
+
+    def seconds(self, rows):
+        return 1.0 + 0.4 * ((rows - 1) // 2)
+
+
+def test_a_tree_has_as_many_nodes_as_make_the_most_tokens_a_second():
+    tree = [5, 6, 7, 8], [-1, -1, 0, 2], [0.3, 0.25, 0.2, 0.15]
+    worth = TreeWorth()
+    assert worth.best([("a", tree)], 1, Session(1.0, 0.0)) == [tree]
+    assert worth.best([("a", tree)], 1, Session(0.0, 0.0)) == [tree], "nothing is known yet"
+    assert worth.best([("a", tree)], 1, Pairs(1.0, 0.0)) == [([5], [-1], [0.3])], "the second row is free"
+    assert worth.best([("a", tree)], 1, Session(1.0, 0.5)) == [([], [], [])]
+    assert worth.best([("a", tree)], 1, Session(1.0, 0.17)) == [([5, 6, 7], [-1, -1, 0], [0.3, 0.25, 0.2])]
+    two = worth.best([("a", tree), ("b", ([9], [-1], [0.9]))], 2, Pairs(1.0, 0.0))
+    assert two == [([5], [-1], [0.3]), ([9], [-1], [0.9])], "they share a pair of rows"
+    for _ in range(20):
+        worth.proposed("a", [0.9])
+        worth.hear("a", 1, 0)
+    assert worth.best([("a", tree)], 1, Session(1.0, 0.1)) == [([], [], [])], "what was promised did not come"
 
 
 def test_proposals_that_cost_more_than_they_bring_are_not_made():

@@ -160,7 +160,7 @@ def test_beams_end_where_they_are_not_worth_another_run(model, tmp_path, monkeyp
     drafter = RecurrentDrafter(HeadFolder(folder, target), target)
     watched = heads.Watched(drafter, {"recurrent.first": []})
     house = House(model, drafter=watched, threads=1)
-    monkeypatch.setattr("octavo.runner.runner.Runner.pace", lambda runner, rows: (plain, 0.0))
+    monkeypatch.setattr("octavo.runner.runner.Runner.seconds", lambda runner, rows: plain)
     monkeypatch.setattr(TreeWorth, "asks", lambda worth, rows, session: True)
     house.run([request("r", range(3, 9), tokens=5)])
     house.close()

@@ -58,6 +58,9 @@ class ToyDrafter:
     def serves(self, request):
         return True
 
+    def follow(self, session, requests, tokens):
+        return None
+
     def extend(self, session, rows):
         if not rows:
             return

@@ -62,6 +62,9 @@ class SteeredDrafter:
     def serves(self, request):
         return True
 
+    def follow(self, session, requests, tokens):
+        return None
+
     def extend(self, session, rows):
         if rows:
             session.run("drafter", [row.row for row in rows])

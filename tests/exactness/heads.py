@@ -32,6 +32,9 @@ class Recorder(NullDrafter):
     def serves(self, request):
         return True
 
+    def follow(self, session, requests, tokens):
+        return None
+
     def extend(self, session, rows):
         values = session.view(STATE)
         for row in rows:

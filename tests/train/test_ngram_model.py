@@ -204,7 +204,7 @@ def test_draws_follow_the_chances_that_are_told(tokenizer, tmp_path):
         text = NgramText(model, request, drawn=True)
         for token in (8, 9, 1, 2):
             text.add(token)
-        proposal = text.follow(2)
+        proposal = text.follow(0, 2)
         assert isinstance(proposal, Proposal) and len(proposal.chances) == len(proposal.token_ids)
         for token, chances in zip(proposal.token_ids, proposal.chances, strict=True):
             assert sum(chances.values()) == pytest.approx(1.0) and token in chances
@@ -217,8 +217,8 @@ def test_draws_follow_the_chances_that_are_told(tokenizer, tmp_path):
     greedy = NgramText(model, Request("r", (1,), SamplingParams(temperature=0)), drawn=True)
     for token in (1, 2):
         greedy.add(token)
-    found = greedy.follow(1)
+    found = greedy.follow(0, 1)
     assert (found.token_ids, found.chances) == ((3,), ())
     greedy.add(1)
     greedy.add(2)
-    assert greedy.follow(2) == [1, 2], "what stood in its own text comes first"
+    assert greedy.guesses() and greedy.follow(0, 2) == [1, 2], "what stood in its own text comes first"

@@ -1,7 +1,8 @@
 """`octavo explain MODEL`: the program that runs, operator by operator, from headers alone.
 
 Works on a model, or on a folder or config.json that holds a configuration and no weights (sizes are then assumed).
-With --measure the native session runs it, and each operator's time stands beside the limit of this machine.
+With --measure the native session runs it, and each operator's time stands beside the limit of this machine; with
+--drafts it runs steps with further rows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from octavo.backends.native.executor import choose_activations, choose_isa
-from octavo.cli import explain_request, flags, measured, roofline_svg
+from octavo.cli import explain_drafts, explain_request, flags, measured, roofline_svg
 from octavo.cli.remote import HELP
 from octavo.cli.screen import human, progress, short, table
 from octavo.errors import ConfigError, UsageError, in_file
@@ -55,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
     served.add_argument("--url", help=HELP)
     group = parser.add_argument_group("measured")
     group.add_argument("--measure", action="store_true", help="run it, and time every operator beside its limit")
+    group.add_argument("--drafts", action="store_true", help="run it: what a draft costs, how many are worth it")
     group.add_argument("--batch", type=int, metavar="N", help="requests that decode together (default: 1)")
     group.add_argument("--prefill", type=int, metavar="N", help=f"tokens of the prompt (default: {PROMPT})")
     group.add_argument("--all", action="store_true", help="a line an operator, not a line a kind")
@@ -73,7 +75,17 @@ def run(args: argparse.Namespace) -> int:
     if (args.context or 0) < 0:
         raise UsageError("--context is at least 0", param="context")
     _check(args)
+    if args.drafts:
+        return _drafts(args)
     return _measure(args) if args.measure else _explain(args)
+
+
+def _drafts(args: argparse.Namespace) -> int:
+    batches = (args.batch,) if args.batch else explain_drafts.BATCHES
+    context = CONTEXT if args.context is None else args.context
+    return explain_drafts.run(
+        args.model, flags.engine_config(args, executor="native"), batches, context, as_json=args.json
+    )
 
 
 def _check_request(args: argparse.Namespace) -> None:
@@ -86,14 +98,19 @@ def _check_request(args: argparse.Namespace) -> None:
 
 def _check(args: argparse.Namespace) -> None:
     """Nothing is accepted and then ignored."""
-    only = ("batch", "prefill", "all", "svg", "recalibrate", *(flag.key for flag in MEASURE_FLAGS))
-    refused = ("plain", "layers") if args.measure else only
+    only, both = ("prefill", "all", "svg", "recalibrate"), ("batch", *(flag.key for flag in MEASURE_FLAGS))
+    runs = "drafts" if args.drafts else "measure"
+    refused: tuple[str, ...] = (*only, *both)
+    if args.drafts:
+        refused = ("plain", "layers", "measure", *only)
+    elif args.measure:
+        refused = ("plain", "layers")
     for name in refused:
         if getattr(args, name):
-            what = "is not for" if args.measure else "needs"
-            raise UsageError(f"--{name.replace('_', '-')} {what} --measure", param=name)
-    if args.measure and _bare_config(args.model) is not None:
-        raise UsageError("--measure needs a model with weights", param="measure")
+            what = "is not for" if args.drafts or args.measure else "needs"
+            raise UsageError(f"--{name.replace('_', '-')} {what} --{runs}", param=name)
+    if (args.measure or args.drafts) and _bare_config(args.model) is not None:
+        raise UsageError(f"--{runs} needs a model with weights", param=runs)
 
 
 def _measure(args: argparse.Namespace) -> int:

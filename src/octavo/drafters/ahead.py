@@ -37,6 +37,14 @@ class AheadDrafter:
     def serves(self, request: Request) -> bool:
         return _bound(request) or self._inner.serves(request)
 
+    def follow(
+        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[int]
+    ) -> Sequence[Proposal] | None:
+        """Who is not bound is the inner one's: it serves the rest of them all."""
+        if any(_bound(request) for request in requests):
+            return None
+        return self._inner.follow(session, requests, tokens)
+
     def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
         served = [row for row in rows if self._inner.serves(row.request)]
         if served:

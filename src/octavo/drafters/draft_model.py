@@ -75,6 +75,11 @@ class ModelDrafter:
         """Also those that want no drafts: others may hit their blocks."""
         return not request.whole
 
+    def follow(
+        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[int]
+    ) -> Sequence[Proposal] | None:
+        return None
+
     def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
         """Rows that sample are run in `propose`, with their first draft."""
         due: list[Row] = []

@@ -20,7 +20,7 @@ from octavo.drafters.folder import HeadFolder
 from octavo.drafters.likely import in_order, likeliest, width
 from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal
 from octavo.drafters.target import Target
-from octavo.drafters.tree import TreeWorth
+from octavo.drafters.tree import Tree, TreeWorth
 from octavo.program.ir import Program, Weight
 from octavo.request import Request, Row
 
@@ -95,6 +95,11 @@ class EagleDrafter:
         """Also those that want no drafts: others may hit their blocks."""
         return not request.whole
 
+    def follow(
+        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[int]
+    ) -> Sequence[Proposal] | None:
+        return None
+
     def forget(self, request_id: str) -> None:
         self._worth.forget(request_id)
         self._idle.pop(request_id, None)
@@ -143,7 +148,9 @@ class EagleDrafter:
         self._expand(session, [(one, -1, self._known[one.request.id].logits) for one in growing])
         for _ in range(1, self._branching.depth):
             growing = self._level(session, growing, len(rows))
-        proposals = [self._proposal(growths.get(row.request.id)) for row in rows]
+        trees = [(name, self._tree(growth)) for name, growth in growths.items()]
+        best = dict(zip(growths, self._worth.best(trees, len(rows), session), strict=True))
+        proposals = [self._proposal(row.request.id, best.get(row.request.id)) for row in rows]
         self._worth.took(time.perf_counter() - begun)
         return proposals
 
@@ -209,10 +216,14 @@ class EagleDrafter:
             index = growth.request.num_tokens + len(growth.after) + growth.depth(draft)
             growth.grow(draft, in_order(choices, growth.request, index, self._ids)[: growth.width])
 
-    def _proposal(self, growth: Growth | None) -> Proposal:
-        if growth is None:
-            return Proposal()
+    def _tree(self, growth: Growth) -> Tree:
         most = min(self.max_draft, growth.request.params.most_drafts)
         tokens, parents, chances = proposal(growth.drafts, most, growth.least)
-        self._worth.proposed(growth.request.id, [exp(chance) for chance in chances])
-        return Proposal(tokens, parents)
+        return tokens, parents, [exp(chance) for chance in chances]
+
+    def _proposal(self, name: str, tree: Tree | None) -> Proposal:
+        if tree is None:
+            return Proposal()
+        tokens, parents, chances = tree
+        self._worth.proposed(name, chances)
+        return Proposal(tuple(tokens), tuple(parents))

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 
 from octavo.drafters.folder import HeadFolder
 from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal, wants_drafts
-from octavo.drafters.tree import TreeWorth, proposal
+from octavo.drafters.tree import Tree, TreeWorth, proposal
 from octavo.program.ir import Weight
 from octavo.request import Request
-
-Tree = tuple[Sequence[int], Sequence[int], Sequence[float]]  # per node its token, its parent (-1: the root), its chance
 
 
 class HeadDrafter(ABC):
@@ -29,6 +27,11 @@ class HeadDrafter(ABC):
     def serves(self, request: Request) -> bool:
         return wants_drafts(request)
 
+    def follow(
+        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[int]
+    ) -> Sequence[Proposal] | None:
+        return None
+
     def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
         for row in rows:
             if row.result.token_ids:
@@ -42,7 +45,8 @@ class HeadDrafter(ABC):
         begun = time.perf_counter()
         chosen = [rows[number] for number in asked]
         least = [self._worth.least(row.request.id, len(rows), session) for row in chosen]
-        for number, tree in zip(asked, self._trees(session, chosen, least), strict=True):
+        grown = zip((row.request.id for row in chosen), self._trees(session, chosen, least), strict=True)
+        for number, tree in zip(asked, self._worth.best(list(grown), len(rows), session), strict=True):
             tokens, parents, chances = tree
             self._worth.proposed(rows[number].request.id, chances)
             proposals[number] = proposal(tokens, parents)

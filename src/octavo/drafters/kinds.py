@@ -11,6 +11,7 @@ from octavo.drafters.ngram import NgramShelf
 from octavo.drafters.ngram_lm import NgramModelShelf
 from octavo.drafters.null import NullDrafter
 from octavo.drafters.port import Drafter
+from octavo.drafters.recall import Recall
 from octavo.drafters.suffix import SuffixShelf
 from octavo.drafters.target import Target
 from octavo.drafters.text import TextDrafter
@@ -22,7 +23,7 @@ KINDS: Mapping[str, Callable[[str, Target], Drafter]] = {
     "off": lambda name, target: NullDrafter(),
     "ngram": lambda name, target: TextDrafter(NgramShelf(), adaptive=False),
     "suffix": lambda name, target: TextDrafter(SuffixShelf(), adaptive=False),
-    "auto": lambda name, target: TextDrafter(SuffixShelf()),
+    "auto": lambda name, target: TextDrafter(SuffixShelf(Recall)),
     "mtp": lambda name, target: module_drafter(target),
     "model": open_drafter,
     "head": head_drafter,

@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from math import exp
 
 from octavo.drafters.folder import HeadFolder
-from octavo.drafters.head import HeadDrafter, Tree
+from octavo.drafters.head import HeadDrafter
 from octavo.drafters.likely import Choice, in_order, likeliest, width
 from octavo.drafters.port import DraftRow, DraftSession
 from octavo.drafters.target import Target
-from octavo.drafters.tree import Node, grow
+from octavo.drafters.tree import Node, Tree, grow
 from octavo.errors import ConfigError
 from octavo.program.builder import Builder
 from octavo.program.ir import Program

@@ -69,6 +69,11 @@ class MtpDrafter:
         """Also those that want no drafts: others may hit their blocks."""
         return not request.whole
 
+    def follow(
+        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[int]
+    ) -> Sequence[Proposal] | None:
+        return None
+
     def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
         plans: list[Row] = []
         sources: list[int] = []

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from math import log
 
 from octavo.config import VerifyRule
+from octavo.drafters.belief import LONGEST, OTHERS
 from octavo.drafters.likely import in_order
 from octavo.drafters.ngram_file import NgramModel
 from octavo.drafters.port import Proposal
 from octavo.drafters.suffix import SHORTEST, Automaton
 from octavo.drafters.target import Target
+from octavo.drafters.text import Guess
 from octavo.request import Request
 from octavo.sampling.seeds import uniform
 from octavo.weights.stated import tokenizer_of
@@ -36,19 +38,22 @@ class NgramText:
         self._own = Automaton()
         self._last: deque[int] = deque(maxlen=model.order - 1)
 
-    @property
-    def length(self) -> int:
-        length = self._own.matched[0]
-        return length if length >= SHORTEST else 0
-
     def add(self, token: int) -> None:
         self._own.add(token)
         self._last.append(token)
 
-    def follow(self, most: int) -> Sequence[int] | Proposal:
+    def guesses(self) -> Sequence[Guess]:
         length, end = self._own.matched
         if length >= SHORTEST:
-            return self._own.tokens[end : end + most]
+            return ((min(length, LONGEST), self._own.tokens[end]),)
+        further = self._further(1).token_ids
+        return ((OTHERS, further[0]),) if further else ()
+
+    def follow(self, guess: int, most: int) -> Sequence[int] | Proposal:
+        length, end = self._own.matched
+        return self._own.tokens[end : end + most] if length >= SHORTEST else self._further(most)
+
+    def _further(self, most: int) -> Proposal:
         tokens: list[int] = []
         chances: list[dict[int, float]] = []
         context = deque(self._last, maxlen=self._last.maxlen)

@@ -26,6 +26,11 @@ class NullDrafter:
     def serves(self, request: Request) -> bool:
         return False
 
+    def follow(
+        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[int]
+    ) -> Sequence[Proposal] | None:
+        return ()
+
     def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
         return
 

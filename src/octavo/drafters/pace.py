@@ -1,38 +1,59 @@
-"""How long steps of decodes take, by their rows: a line through what was seen lately."""
+"""How long steps take, by their rows: what was seen lately of each number of rows, straight lines between them.
+
+Rows do not cost alike: kernels take them in pairs or fours, and as long as reading weights takes longer than computing
+with them, one more may be free. What one number of rows shows of the machine's pace moves that of all others with it.
+"""
 
 from __future__ import annotations
 
-KEPT = 0.97  # of the weight of what was seen, a step later
-SHARE = 0.15  # of a step of one row that a further row is believed to cost, before any was seen
+from bisect import bisect_left, insort
+from collections.abc import Callable
+
+SHARE = 0.15  # of a step of one row that a further row is believed to cost beyond those that were seen
+OWN, COMMON = 0.1, 0.1  # how far what is seen moves what is known of its number of rows, and of all
+OFF = 2.0  # more than so many times what was expected, or less, is heard as that: a step may have been disturbed
+AHEAD = 8  # rows over which the price of one is averaged
 
 
 class Pace:
-    """Weighted sums of (rows, seconds) of the latest steps."""
-
     def __init__(self) -> None:
-        self._weight = self._rows = self._seconds = self._squares = self._products = 0.0
+        self._common = 1.0  # seconds that all below are multiples of
+        self._known: dict[int, tuple[float, int]] = {}  # rows -> (what a step takes, times it was seen)
+        self._rows: list[int] = []  # of them, in order
 
     def hear(self, rows: int, seconds: float) -> None:
-        """A step of four times what was expected was disturbed, and is not heard; what is known fades all the same."""
-        disturbed = self._weight > 3 and seconds > 4 * self.seconds(rows)[0]
-        for name in ("_weight", "_rows", "_seconds", "_squares", "_products"):
-            setattr(self, name, KEPT * getattr(self, name))
-        if not disturbed:
-            self._weight += 1
-            self._rows += rows
-            self._seconds += seconds
-            self._squares += rows * rows
-            self._products += rows * seconds
+        own, times = self._known.get(rows, (0.0, 0))
+        if not times:
+            if not self._known:
+                self._common = seconds
+            insort(self._rows, rows)
+            self._known[rows] = seconds / self._common, 1
+            return
+        off = min(max(seconds / (own * self._common), 1 / OFF), OFF) - 1
+        self._known[rows] = own * (1 + max(OWN, 1 / (times + 1)) * off), times + 1
+        self._common *= 1 + COMMON * off
 
-    def seconds(self, rows: int) -> tuple[float, float]:
-        """(seconds of a step of so many rows, of one row more); zeros while nothing was seen."""
-        if self._weight < 1:
-            return 0.0, 0.0
-        mean_rows, mean = self._rows / self._weight, self._seconds / self._weight
-        spread = self._squares / self._weight - mean_rows**2
-        if spread > 0.05:
-            slope = (self._products / self._weight - mean_rows * mean) / spread
-        else:
-            slope = SHARE * mean / max(1.0, mean_rows * SHARE + 1 - SHARE)
-        slope = max(slope, 0.0)
-        return max(mean + slope * (rows - mean_rows), 0.1 * mean), slope
+    def seconds(self, rows: int) -> float:
+        """Of a step of so many rows; 0 while nothing was seen."""
+        known, seen = self._known, self._rows
+        if not seen:
+            return 0.0
+        place = bisect_left(seen, rows)
+        if place < len(seen) and seen[place] == rows:
+            return known[rows][0] * self._common
+        if 0 < place < len(seen):
+            low, high = seen[place - 1], seen[place]
+            share = (rows - low) / (high - low)
+            return (known[low][0] * (1 - share) + known[high][0] * share) * self._common
+        near = seen[0] if place == 0 else seen[-1]
+        step = known[near][0]
+        slope = SHARE * step / (near * SHARE + 1 - SHARE)
+        if place:
+            slope = max(slope, (step - known[seen[0]][0]) / max(near - seen[0], 1))
+        return max(step + slope * (rows - near), 0.1 * step) * self._common
+
+
+def further(rows: int, seconds: Callable[[int], float]) -> float:
+    """Of one row more than so many, at the best number of further ones. seconds: of a step of so many rows."""
+    plain = seconds(rows)
+    return max(min((seconds(rows + more) - plain) / more for more in range(1, AHEAD + 1)), 0.0)

@@ -28,6 +28,11 @@ class RecordedDrafter:
     def serves(self, request: Request) -> bool:
         return bool(request.params.speculate)
 
+    def follow(
+        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[int]
+    ) -> Sequence[Proposal] | None:
+        return None
+
     def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
         return
 

@@ -22,10 +22,11 @@ from dataclasses import dataclass, field
 from math import exp
 
 from octavo.drafters.folder import HeadFolder
-from octavo.drafters.head import HeadDrafter, Tree
+from octavo.drafters.head import HeadDrafter
 from octavo.drafters.likely import in_order, likeliest, width
 from octavo.drafters.port import DraftRow, DraftSession
 from octavo.drafters.target import Target, shared
+from octavo.drafters.tree import Tree
 from octavo.errors import UnsupportedError
 from octavo.program.builder import Builder
 from octavo.program.ir import Program

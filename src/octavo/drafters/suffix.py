@@ -9,8 +9,10 @@ n-grams: they are asked only where the request's own text has nothing.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from octavo.drafters.belief import LONGEST, OTHERS
+from octavo.drafters.text import Guess, Lookup
 from octavo.request import Request
 
 SHORTEST = 2  # tokens that must agree in the request's own text
@@ -96,7 +98,7 @@ class Store:
             self._first += 1
 
     def follow(self, tokens: Sequence[int], most: int) -> Sequence[int]:
-        place = self._places.get(tuple(tokens[-KEPT_GRAM:]))
+        place = self._places.get(tuple(tokens[-KEPT_GRAM:])) if self._places else None
         if place is None:
             return ()
         number, end = place
@@ -108,15 +110,17 @@ class Suffixes:
         self._automaton = Automaton()
         self._store = store
 
-    @property
-    def length(self) -> int:
-        length = self._automaton.matched[0]
-        return length if length >= SHORTEST else 0
-
     def add(self, token: int) -> None:
         self._automaton.add(token)
 
-    def follow(self, most: int) -> Sequence[int]:
+    def guesses(self) -> Sequence[Guess]:
+        length, end = self._automaton.matched
+        if length >= SHORTEST:
+            return ((min(length, LONGEST), self._automaton.tokens[end]),)
+        others = self.follow(0, 1)
+        return ((OTHERS, others[0]),) if others else ()
+
+    def follow(self, guess: int, most: int) -> Sequence[int]:
         length, end = self._automaton.matched
         if length >= SHORTEST:
             return self._automaton.tokens[end : end + most]
@@ -126,11 +130,12 @@ class Suffixes:
 class SuffixShelf:
     """Outputs are shared within a tenant and one cache salt, as prefixes are."""
 
-    def __init__(self) -> None:
+    def __init__(self, lookup: Callable[[Store], Lookup] = Suffixes) -> None:
+        self._lookup = lookup
         self._stores: OrderedDict[tuple[str, str], Store] = OrderedDict()
 
-    def open(self, request: Request) -> Suffixes:
-        return Suffixes(self._store(request))
+    def open(self, request: Request) -> Lookup:
+        return self._lookup(self._store(request))
 
     def close(self, request: Request, lookup: object) -> None:
         self._store(request).keep(request.output_ids)

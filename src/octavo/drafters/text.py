@@ -1,39 +1,40 @@
 """Drafters that look up what comes next in text they have seen: no program, no weights, any model.
 
-A lookup is a file of its own (ngram.py, suffix.py): it takes in the tokens of a request and says what followed the
-last of them before.
+A lookup is a file of its own (ngram.py, suffix.py, recall.py): it takes in the tokens of a request and says what
+followed the last of them before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from octavo.drafters.belief import Belief, Beliefs
+from octavo.drafters.pace import further
 from octavo.drafters.port import DraftRow, DraftSession, Proposal, wants_drafts
-from octavo.drafters.worth import Worth
+from octavo.drafters.worth import PACE_GAIN, worthwhile
 from octavo.program.ir import Program, Weight
 from octavo.request import Request
 from octavo.weights.kinds import Tensor
 
 MOST = 8  # drafts of a row
-# The longer the end that stood before, the likelier is what followed it: from so many tokens on, the acceptance of a
-# draft before any was seen; each is learnt apart.
-LENGTHS = ((0, 0.65), (2, 0.65), (4, 0.8), (8, 0.92))
-DEAR = 0.9  # a price that hardly a draft is worth
 TAKEN = 2048  # tokens that one step takes in of a request, so that a long prompt delays no one
+ASKED = 8  # steps for which terms stand
 _NOTHING = Proposal()
+
+
+Guess = tuple[int, int]  # how many tokens at the end of the text stood before it, or what else says so; the next token
 
 
 class Lookup(Protocol):
     """Of one request."""
 
-    @property
-    def length(self) -> int:
-        """Tokens at the end that stood before in the request's own text; 0 where others say what follows."""
-
     def add(self, token: int) -> None: ...
-    def follow(self, most: int) -> Sequence[int] | Proposal:
-        """What followed the last tokens where they stood before, at most so many; a chain."""
+    def guesses(self) -> Sequence[Guess]:
+        """What may follow the last token; of those that are believed alike the first is proposed."""
+
+    def follow(self, guess: int, most: int) -> Sequence[int] | Proposal:
+        """The guess in this place and what comes after it: a chain, of so many tokens at most."""
 
 
 class Shelf(Protocol):
@@ -41,6 +42,62 @@ class Shelf(Protocol):
 
     def open(self, request: Request) -> Lookup: ...
     def close(self, request: Request, lookup: Lookup) -> None: ...
+
+
+class Text:
+    """Of one request. taken: tokens that the lookup knows. chance: that the best guess comes true."""
+
+    __slots__ = ("_belief", "_best", "_found", "_last", "_lookup", "chance", "request", "taken")
+
+    def __init__(self, request: Request, lookup: Lookup, belief: Belief) -> None:
+        self.request = request
+        self.taken = 0
+        self.chance = 0.0
+        self._lookup = lookup
+        self._belief = belief
+        self._found: Sequence[Guess] = ()
+        self._best = 0
+        self._last = -1  # token
+
+    def take(self, tokens: Sequence[int]) -> None:
+        """The next tokens. Those of the output show what guesses are worth."""
+        lookup, belief = self._lookup, self._belief
+        prompt = len(self.request.prompt_ids) - self.taken
+        for place, token in enumerate(tokens):
+            if place < prompt:
+                lookup.add(token)
+                continue
+            for agreed, guess in self._found:
+                belief.hear(agreed, guess == token)
+            lookup.add(token)
+            self._found = lookup.guesses()
+        if tokens:
+            self._last = tokens[-1]
+        self.taken += len(tokens)
+        self._weigh()
+
+    def _weigh(self) -> None:
+        self.chance, self._best = 0.0, 0
+        for place, (agreed, _) in enumerate(self._found):
+            chance = self._belief.chance(agreed)
+            if chance > self.chance:
+                self.chance, self._best = chance, place
+
+    @property
+    def ended(self) -> bool:
+        """The request ends with the last token."""
+        return self._last in self.request.eos_ids and not self.request.params.ignore_eos
+
+    def follow(self, least: float) -> tuple[Proposal, list[float]]:
+        """The best guess, and of each of its tokens the chance of all up to it, as far as that is more than `least`."""
+        if not self._found:
+            return _NOTHING, []
+        found = self._lookup.follow(self._best, MOST)
+        proposal = found if isinstance(found, Proposal) else Proposal(tuple(found))
+        return proposal, self._belief.path(self._found[self._best][0], len(proposal.token_ids), least)
+
+    def close(self, shelf: Shelf) -> None:
+        shelf.close(self.request, self._lookup)
 
 
 class TextDrafter:
@@ -56,10 +113,10 @@ class TextDrafter:
     def __init__(self, shelf: Shelf, *, adaptive: bool = True) -> None:
         """adaptive: as many drafts as are worth their rows (worth.py), else as many as there are."""
         self._shelf = shelf
-        self._worths = [Worth(MOST, adaptive=adaptive, first=first, shared=True) for _, first in LENGTHS]
-        self._idle = False  # so many requests share a step that no draft is worth its row
-        self._lately: dict[str, int] = {}  # request -> which of them its last drafts came under
-        self._open: dict[str, tuple[Request, Lookup, int]] = {}  # and how many of its tokens were taken in
+        self._adaptive = adaptive
+        self._beliefs = Beliefs()
+        self._open: dict[str, Text] = {}
+        self._terms: dict[int, Terms] = {}  # by the requests of a step
 
     def tensor(self, weight: Weight) -> Tensor | None:
         return None
@@ -67,56 +124,93 @@ class TextDrafter:
     def serves(self, request: Request) -> bool:
         return wants_drafts(request)
 
-    def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
-        """While idle, requests that are known are left alone: their tokens are taken in when drafts are worth it."""
-        for row in rows:
-            if self._idle and row.request.id in self._open and not row.row.num_drafts:
-                continue
-            request, sampled = row.request, row.result.token_ids
-            if request.id not in self._open:
-                self._open[request.id] = request, self._shelf.open(request), 0
-            _, lookup, taken = self._open[request.id]
-            known = row.row.start + len(row.row.token_ids) - row.row.num_drafts
-            upto = min(known, taken + TAKEN)
-            for token in request.tokens(taken, upto):
-                lookup.add(token)
-            if upto == known:
-                for token in sampled:
-                    lookup.add(token)
-                upto += len(sampled)
-            self._open[request.id] = request, lookup, max(taken, upto)
-            if sampled:
-                self._hear(row)
+    def follow(
+        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[int]
+    ) -> Sequence[Proposal] | None:
+        """Nearly all steps of nearly all texts end here: nothing that could follow is likely enough."""
+        terms = self._terms_of(len(requests), session)
+        if not terms.hopes:
+            return ()
+        texts: list[Text] = []
+        likely = False
+        for request, token in zip(requests, tokens, strict=True):
+            text = self._open.get(request.id)
+            if text is None or text.taken < request.num_tokens - TAKEN:
+                return None
+            if text.taken < request.num_tokens:
+                text.take(request.tokens(text.taken, request.num_tokens))
+            text.take((token,))
+            texts.append(text)
+            likely = likely or text.chance > terms.least
+        return self._proposals(session, texts) if likely else ()
 
-    def _hear(self, row: DraftRow) -> None:
-        drafts, name = row.row.num_drafts, row.request.id
-        heard = [self._worths[self._lately.get(name, 0)]] if drafts else self._worths
-        for worth in heard:
-            worth.hear(name, drafts, len(row.result.accepted))
+    def _terms_of(self, rows: int, session: DraftSession) -> Terms:
+        terms = self._terms.get(rows)
+        if terms is None or not terms.stands:
+            terms = self._terms[rows] = Terms(rows, session.seconds) if self._adaptive else Terms(rows, _free)
+        terms.stands -= 1
+        return terms
+
+    def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
+        hopes = self._terms_of(len(rows), session).hopes
+        for row in rows:
+            request = row.request
+            text = self._open.get(request.id)
+            if text is None:
+                text = Text(request, self._shelf.open(request), self._beliefs.open(request))
+                self._open[request.id] = text
+            if not hopes and not row.row.num_drafts:
+                continue
+            end = row.row.start + len(row.row.token_ids) - row.row.num_drafts
+            upto = min(end, text.taken + TAKEN)
+            text.take(request.tokens(text.taken, upto))
+            if upto == end:
+                text.take(row.result.token_ids)
 
     def propose(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[Proposal]:
-        self._idle = self._worths[0].price(len(rows), session) > DEAR
-        if self._idle:
-            return [_NOTHING] * len(rows)
-        return [self._proposal(row, len(rows), session) for row in rows]
+        texts = [self._open[row.request.id] for row in rows]
+        known = [row.request.num_tokens + len(row.result.token_ids) for row in rows]
+        ready = [text if text.taken == count else None for text, count in zip(texts, known, strict=True)]
+        return self._proposals(session, ready)
 
-    def _proposal(self, row: DraftRow, rows: int, session: DraftSession) -> Proposal:
-        request = row.request
-        if row.ended:
-            return Proposal()
-        _, lookup, taken = self._open[request.id]
-        if taken < request.num_tokens + len(row.result.token_ids):
-            return Proposal()
-        own = max(place for place, (least, _) in enumerate(LENGTHS) if lookup.length >= least)
-        self._lately[request.id] = own
-        count = self._worths[own].count(request.id, rows, session)
-        found = lookup.follow(count) if count else ()
-        return found if isinstance(found, Proposal) else Proposal(tuple(found))
+    def _proposals(self, session: DraftSession, texts: Sequence[Text | None]) -> list[Proposal]:
+        """None: of a text that is not known to its end."""
+        terms = self._terms_of(len(texts), session) if texts else None
+        if terms is None or not terms.hopes:
+            return [_NOTHING] * len(texts)
+        found = [(_NOTHING, []) if text is None or text.ended else text.follow(terms.least) for text in texts]
+        chances = [each for _, each in found]
+        if terms.known:
+            counts, _ = worthwhile(chances, len(texts), session.seconds)
+        else:
+            counts = list(map(len, chances))
+        return [_first(proposal, count) for (proposal, _), count in zip(found, counts, strict=True)]
 
     def forget(self, request_id: str) -> None:
-        self._lately.pop(request_id, None)
-        for worth in self._worths:
-            worth.forget(request_id)
-        entry = self._open.pop(request_id, None)
-        if entry is not None:
-            self._shelf.close(entry[0], entry[1])
+        text = self._open.pop(request_id, None)
+        if text is not None:
+            text.close(self._shelf)
+
+
+class Terms:
+    """What steps of so many requests have drafts for, for a while. known: whether the pace is. hopes: whether drafts
+    that all came true would pay. least: the chance that one needs to be worth a row where rows cost least."""
+
+    def __init__(self, rows: int, seconds: Callable[[int], float]) -> None:
+        plain = seconds(rows)
+        self.known = plain > 0
+        self.stands = ASKED if self.known else 1
+        self.hopes, self.least = True, 0.0
+        if self.known:
+            most = range(rows + 1, rows * (1 + MOST) + 1, max(rows // 4, 1))
+            self.hopes = any(full * plain >= PACE_GAIN * rows * seconds(full) for full in most)
+            self.least = further(rows, seconds) * rows / plain
+
+
+def _free(rows: int) -> float:
+    """Of rows that are added whatever they cost."""
+    return 0.0
+
+
+def _first(found: Proposal, count: int) -> Proposal:
+    return Proposal(found.token_ids[:count], (), found.chances[:count]) if count else _NOTHING

@@ -11,8 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from octavo.drafters.pace import further
 from octavo.drafters.port import DraftSession, Proposal
-from octavo.drafters.worth import CAUTION, FADED, KEPT
+from octavo.drafters.worth import CAUTION, FADED, KEPT, worthwhile
+
+Tree = tuple[Sequence[int], Sequence[int], Sequence[float]]  # per node its token, its parent (-1: the root), its chance
 
 MOST_TRUST = 1.25  # a drafter's chances are believed so far at most
 FIRST_ACCEPTED, FIRST_NODES = 1.0, 2.0  # of a proposal, before one was seen
@@ -56,6 +59,18 @@ def proposal(token_ids: Sequence[int], parents: Sequence[int]) -> Proposal:
     return Proposal(tuple(token_ids), tuple(parents) if branches else ())
 
 
+def pruned(tree: Tree, nodes: Sequence[int]) -> Tree:
+    """Of these nodes alone, the parents of all among them."""
+    kept = sorted(nodes)
+    places = {-1: -1} | {node: place for place, node in enumerate(kept)}
+    tokens, parents, chances = tree
+    return (
+        [tokens[node] for node in kept],
+        [places[parents[node]] for node in kept],
+        [chances[node] for node in kept],
+    )
+
+
 class TreeWorth:
     """adaptive: False proposes whatever there is, whatever it costs."""
 
@@ -69,10 +84,11 @@ class TreeWorth:
 
     def asks(self, rows: int, session: DraftSession) -> bool:
         """Whether proposals for `rows` requests are worth making."""
-        plain, row = session.pace(rows)
+        plain = session.seconds(rows)
         if not self._adaptive or plain <= 0:
             return True
-        if self._accepted * plain > CAUTION * (self._seconds + self._nodes * rows * row):
+        more = session.seconds(rows + round(self._nodes * rows)) - plain
+        if self._accepted * plain > CAUTION * (self._seconds + more):
             return True
         self._accepted = FADED * self._accepted + (1 - FADED) * FIRST_ACCEPTED
         self._nodes = FADED * self._nodes + (1 - FADED) * FIRST_NODES
@@ -84,16 +100,31 @@ class TreeWorth:
         self._seconds = (self._seconds + seconds) / 2
 
     def least(self, request_id: str, rows: int, session: DraftSession) -> float:
-        """The chance that a node needs, as its drafter gives it."""
-        plain, row = session.pace(rows)
+        """The chance that a node needs at least, as its drafter gives it: what a row costs where rows cost least."""
+        plain = session.seconds(rows)
         if not self._adaptive or plain <= 0:
             return 0.0
-        return CAUTION * row * rows / plain / max(self._believed(request_id), 1e-6)
+        price = further(rows, session.seconds) * rows / plain
+        return CAUTION * price / max(self._believed(request_id), 1e-6)
+
+    def best(self, named: Sequence[tuple[str, Tree]], rows: int, session: DraftSession) -> list[Tree]:
+        """Of each request's tree the nodes that make the most tokens a second in a step of `rows` requests. A parent
+        is as likely as its children at least, and stands before them."""
+        if not self._adaptive or session.seconds(rows) <= 0:
+            return [tree for _, tree in named]
+        trust = [self._believed(name) for name, _ in named]
+        ranked = [sorted(range(len(tree[0])), key=lambda node: -tree[2][node]) for _, tree in named]
+        chances = [
+            [min(believed * tree[2][node], 1.0) for node in order]
+            for believed, order, (_, tree) in zip(trust, ranked, named, strict=True)
+        ]
+        counts, _ = worthwhile(chances, rows, session.seconds)
+        return [pruned(tree, order[:count]) for (_, tree), order, count in zip(named, ranked, counts, strict=True)]
 
     def pays(self, promised: Mapping[str, float], seconds: float, rows: int, session: DraftSession) -> bool:
         """Whether further drafts are worth making, which takes so long. promised: by request, the tokens that would
         come true as the drafter gives it."""
-        plain, _ = session.pace(rows)
+        plain = session.seconds(rows)
         if not self._adaptive or plain <= 0:
             return True
         tokens = sum(self._believed(request_id) * count for request_id, count in promised.items())

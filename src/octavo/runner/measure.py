@@ -101,7 +101,7 @@ def measure(config: EngineConfig, workload: Workload, calibration: Calibration, 
     if config.executor != "native":
         raise UnsupportedError("operators are timed on the native executor alone", param="executor")
     config = workload.limits(config)
-    with _opened(config, progress) as bench:
+    with workbench(config, progress) as bench:
         decode = bench.phase("decode", [bench.decode_step(workload)], calibration)
         prefill = bench.phase("prefill", bench.prompt_steps(workload, config.max_num_batched_tokens), calibration)
         return Measurement(bench.loaded, bench.program, decode, prefill)
@@ -138,7 +138,7 @@ def survey(
     loads = [Workload(batch, context, 1) for batch, context in decodes] + [Workload(1, 0, tokens) for tokens in prompts]
     most = Workload(*(max(getattr(load, name) for load in loads) for name in ("batch", "context", "prompt")))
     config = most.limits(replace(config, max_num_batched_tokens=max(config.max_num_batched_tokens, most.prompt)))
-    with _opened(config, progress) as bench:
+    with workbench(config, progress) as bench:
         steps = [bench.decode_step(load) for load in loads[: len(decodes)]]
         steps += [bench.prompt_steps(load, load.prompt)[0] for load in loads[len(decodes) :]]
         rounds = [[bench.timed(step) for step in steps] for _ in range(SURVEY_ROUNDS)]
@@ -146,7 +146,7 @@ def survey(
 
 
 @contextmanager
-def _opened(config: EngineConfig, progress: Progress) -> Iterator[Workbench]:
+def workbench(config: EngineConfig, progress: Progress) -> Iterator[Workbench]:
     runner = Runner.open(config, no_drafter, progress)
     try:
         yield Workbench(runner)
@@ -182,6 +182,16 @@ class Workbench:
             for slot in range(limits.max_seqs)
         ]
 
+    def rows(self, batch: int, context: int, tokens: int) -> list[Row]:
+        """Of so many requests, so many tokens each after `context` others, all with logits."""
+        return [self._row(slot, context, tokens, first=0) for slot in range(batch)]
+
+    def seconds(self, header: Header) -> float:
+        """Of one step, nothing else measured."""
+        begin = time.perf_counter()
+        self._session.run(TARGET, header)
+        return time.perf_counter() - begin
+
     def decode_step(self, workload: Workload) -> Step:
         rows = [self._row(slot, workload.context, 1) for slot in range(workload.batch)]
         return StepShape.decode(workload.batch, workload.context), rows
@@ -199,7 +209,7 @@ class Workbench:
     def phase(self, name: str, steps: Sequence[Step], calibration: Calibration) -> Phase:
         """Runs the steps for a while, in bursts with a measurement of the roofs before each."""
         shapes = [shape for shape, _ in steps]
-        headers = [self._header(rows) for _, rows in steps]
+        headers = [self.header(rows) for _, rows in steps]
         meter = _Meter(self.program, shapes, self.loaded, calibration)
         walls: list[float] = []
         times: list[list[float]] = []
@@ -220,7 +230,7 @@ class Workbench:
 
     def timed(self, step: Step) -> Timed:
         """Of a short step many runs, the first for the caches alone; of a long one SURVEY_RUNS."""
-        headers = [self._header(step[1])]
+        headers = [self.header(step[1])]
         runs = [self._run(headers)]
         if runs[0][0] < SURVEY_SECONDS:
             runs.clear()
@@ -241,13 +251,14 @@ class Workbench:
         after = self._session.profile(TARGET, on=False)
         return wall, [late - early for (_, early), (_, late) in zip(before, after, strict=True)]
 
-    def _header(self, rows: Sequence[Row]) -> Header:
+    def header(self, rows: Sequence[Row]) -> Header:
         tables, self._tables = self._tables, []
         return HeaderWriter(sum(len(row.token_ids) for row in rows), len(rows), len(rows)).write(rows, tables=tables)
 
-    def _row(self, slot: int, start: int, tokens: int) -> Row:
+    def _row(self, slot: int, start: int, tokens: int, first: int = -1) -> Row:
+        """first: whose logits are wanted first; -1: the last token's."""
         ids = tuple(self._random.randrange(self.loaded.vocab_size) for _ in range(tokens))
-        return Row(str(slot), slot, start, ids, tokens - 1, True)
+        return Row(str(slot), slot, start, ids, first % tokens, True)
 
 
 def _asking(row: Row, wanted: bool) -> Row:

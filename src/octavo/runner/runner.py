@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -48,6 +48,7 @@ from octavo.weights.stated import model_config
 _log = logging.getLogger("octavo.runner")
 TARGET = "target"
 LOGITS = "logits"
+Asked = TypeVar("Asked")
 
 
 @dataclass(slots=True)
@@ -58,6 +59,7 @@ class Step:
     mates: Mates  # its requests, as they were at launch
     header: Header
     ran: bool = False
+    seconds: float = 0.0  # that it took so far
 
     @property
     def decodes(self) -> bool:
@@ -207,9 +209,11 @@ class Runner:
         """The result of the oldest launched plan."""
         step = self._steps.popleft()
         self._run(step)
-        plan, table = step.plan, self._requests
+        plan, table, begun = step.plan, self._requests, time.perf_counter()
         if (cohort := self._cohort(step)) is not None:
-            return StepResult(plan.number, outcome.decoded(cohort.sample(self._session.logits(LOGITS), step.header)))
+            tokens = cohort.sample(self._session.logits(LOGITS), step.header)
+            self._count(step, begun)
+            return StepResult(plan.number, self._followed(step, tokens))
         alive = step.mates.requests
         if table.version != step.mates.version:
             alive = [request if table.alive(request) else None for request in alive]
@@ -218,8 +222,10 @@ class Runner:
             return StepResult(plan.number, tuple(outcome.embeddings(vectors, plan.rows, alive)))
         seen = step.mates.processed or self._sampler.reads
         logits = self._session.view(LOGITS) if seen else self._session.logits(LOGITS)
+        step.mates.part()
         rows = outcome.sample(self._sampler, logits, plan.rows, alive)
-        if step.mates.drafted(self._drafter):
+        self._count(step, begun)
+        if step.mates.served(self._drafter):
             rows = self._draft(plan.rows, alive, rows)
         return StepResult(plan.number, tuple(map(outcome.brief, rows)))
 
@@ -227,9 +233,29 @@ class Runner:
         """Of a step of decodes that want a token each and nothing else; None of any other."""
         if self.loaded.pooling is not None or step.mates.version != self._requests.version:
             return None
-        if step.mates.drafted(self._drafter):
-            return None
         return step.mates.cohort(self._sampler) if step.header.one_each else None
+
+    def _followed(self, step: Step, tokens: tuple[int, ...]) -> tuple[RowResult | int, ...]:
+        """The results of a cohort, with what the drafter proposes after them."""
+        results, mates, plan = outcome.decoded(tokens), step.mates, step.plan
+        served = mates.served(self._drafter)
+        if self._failed or not served:
+            return results
+        proposals: Sequence[Proposal] | None = None
+        if results is tokens:
+            given = tokens if len(served) == len(tokens) else tuple(tokens[place] for place in mates.places)
+            nothing: Sequence[Proposal] | None = ()
+            proposals = self._guarded(lambda: self._drafter.follow(self, served, given), nothing)
+        if proposals is None:
+            rows = [RowResult((one,)) if isinstance(one, int) else one for one in results]
+            return tuple(map(outcome.brief, self._draft(plan.rows, mates.requests, rows)))
+        if not proposals:
+            return results
+        found = list(results)
+        for place, request, proposal in zip(mates.places, served, proposals, strict=True):
+            if proposal.token_ids:
+                found[place] = outcome.brief(self._with(RowResult((tokens[place],)), request, proposal))
+        return tuple(found)
 
     def close(self) -> None:
         """Lets go of all that is native: threads of a process that ends may still know the runner."""
@@ -244,9 +270,12 @@ class Runner:
         if not step.ran:
             begun = time.perf_counter()
             self._session.run(TARGET, step.header)
-            step.ran = True
-            if step.mates.drafted(self._drafter) and step.decodes:
-                self._pace.hear(step.plan.num_tokens, time.perf_counter() - begun)
+            step.ran, step.seconds = True, time.perf_counter() - begun
+
+    def _count(self, step: Step, begun: float) -> None:
+        """How long the step took, with its sampling, which began then."""
+        if step.mates.served(self._drafter) and step.decodes:
+            self._pace.hear(step.plan.num_tokens, step.seconds + time.perf_counter() - begun)
 
     # ---- drafts
     def _draft(
@@ -262,24 +291,35 @@ class Runner:
             logits += row.num_logits
         sampled = {number: row for number, row in seen.items() if row.result.token_ids}
         for number, proposal in zip(sampled, self._proposals(seen, sampled), strict=True):
-            drafts = self._allowed(proposal.token_ids, seen[number].request)
-            if drafts:
-                parents = proposal.parents[: len(drafts)]
-                self._sampler.drawn(rows[number].request_id, drafts, proposal.chances[: len(drafts)])
-                results[number] = msgspec.structs.replace(results[number], draft_ids=drafts, draft_parents=parents)
+            results[number] = self._with(results[number], seen[number].request, proposal)
         return results
 
+    def _with(self, result: RowResult, request: Request, proposal: Proposal) -> RowResult:
+        drafts = self._allowed(proposal.token_ids, request)
+        if not drafts:
+            return result
+        self._sampler.drawn(request.id, drafts, proposal.chances[: len(drafts)])
+        return msgspec.structs.replace(result, draft_ids=drafts, draft_parents=proposal.parents[: len(drafts)])
+
     def _proposals(self, seen: Mapping[int, DraftRow], sampled: Mapping[int, DraftRow]) -> Sequence[Proposal]:
-        """One for each row that sampled. A drafter that fails is never asked again, and that is said once: what it
-        would have proposed changes no text."""
+        """One for each row that sampled."""
+
+        def ask() -> Sequence[Proposal]:
+            self._drafter.extend(self, tuple(seen.values()))
+            return self._drafter.propose(self, tuple(sampled.values()))
+
+        return self._guarded(ask, [Proposal()] * len(sampled))
+
+    def _guarded(self, ask: Callable[[], Asked], nothing: Asked) -> Asked:
+        """A drafter that fails is never asked again, and that is said once: what it would have proposed changes no
+        text."""
         if not self._failed:
             try:
-                self._drafter.extend(self, tuple(seen.values()))
-                return self._drafter.propose(self, tuple(sampled.values()))
+                return ask()
             except Exception:
                 self._failed = True
                 _log.exception("the drafter failed and is not asked again; decoding goes on without it")
-        return [Proposal()] * len(sampled)
+        return nothing
 
     def _allowed(self, drafts: Sequence[int], request: Request) -> tuple[int, ...]:
         """Those that the machine can verify and the request wants: so many, up to the first that is no token."""
@@ -287,7 +327,7 @@ class Runner:
         sound = next((place for place, token in enumerate(drafts) if not 0 <= token < size), len(drafts))
         return tuple(drafts[: min(sound, self._most, request.params.most_drafts)])
 
-    def pace(self, rows: int) -> tuple[float, float]:
+    def seconds(self, rows: int) -> float:
         return self._pace.seconds(rows)
 
     def run(self, program: str, rows: Sequence[Row], source_rows: Sequence[int] = ()) -> None:

@@ -8,7 +8,7 @@ same requests as the step before: what is known of them together is kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from octavo.drafters.port import Drafter
 from octavo.request import Request, Row
@@ -24,7 +24,8 @@ class Mates:
     version: int
     _asked: bool = False
     _cohort: Cohort = None
-    _drafted: bool | None = None
+    _served: list[Request] | None = None
+    places: list[int] = field(default_factory=list)  # of those that a drafter serves, once `served` was asked
     _processed: bool | None = None
 
     @property
@@ -36,19 +37,27 @@ class Mates:
             )
         return self._processed
 
-    def drafted(self, drafter: Drafter) -> bool:
-        """Whether it serves any of them; asked once."""
-        if self._drafted is None:
-            self._drafted = any(request is not None and drafter.serves(request) for request in self.requests)
-        return self._drafted
+    def served(self, drafter: Drafter) -> list[Request]:
+        """Those that it serves; asked once."""
+        if self._served is None:
+            alive = [(place, request) for place, request in enumerate(self.requests) if request is not None]
+            wanted = [(place, request) for place, request in alive if drafter.serves(request)]
+            self.places = [place for place, _ in wanted]
+            self._served = [request for _, request in wanted]
+        return self._served
 
     def cohort(self, sampler: Sampler) -> Cohort:
-        """See Sampler.cohort; asked once."""
+        """See Sampler.cohort; asked once, and again after `part`."""
         if not self._asked:
             requests = [request for request in self.requests if request is not None]
             self._cohort = sampler.cohort(requests) if len(requests) == len(self.ids) else None
             self._asked = True
         return self._cohort
+
+    def part(self) -> None:
+        """They are sampled one by one in this step: what their cohort has counted of outputs ends here."""
+        if self._cohort is not None:
+            self._asked, self._cohort = False, None
 
 
 class RequestTable:
