@@ -71,6 +71,7 @@ def test_trees_hold_the_likeliest_paths():
     assert sorted(every[path] for path in paths) == pytest.approx(sorted(every.values())[-12:])
     assert len(set(paths)) == 12
     assert len(grow([[0.5]], 12)) == 1
+    assert grow(accuracies, 12, 0.1) == [node for node in nodes if node.chance > 0.1] != nodes
     chain = grow([[0.9], [0.8], [0.7]], 12)
     assert [node.parent for node in chain] == [-1, 0, 1]
 

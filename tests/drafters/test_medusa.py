@@ -129,7 +129,6 @@ BROKEN = {
     "many": (CONFIG | {"medusa_num_heads": 99}, {}, ConfigError, "medusa_num_heads 99: at most"),
     "none": (CONFIG | {"medusa_num_heads": 0}, {}, ConfigError, "medusa_num_heads must be"),
     "nodes": (CONFIG | {"medusa_tree_nodes": 64}, {}, ConfigError, "medusa_tree_nodes 64: at most 63"),
-    "accuracies": (CONFIG | {"medusa_accuracies": [0.5]}, {}, ConfigError, "medusa_accuracies must hold"),
     "shifts": (CONFIG, {"d2t": np.zeros(5, np.int64)}, BadFileError, "d2t is I64 [5], not I64 [211]"),
     "outside": (
         CONFIG,

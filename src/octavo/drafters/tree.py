@@ -26,7 +26,7 @@ COOLED = 0.995  # of what a proposal took, at each step that makes none: it may 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A place in a static tree: the rank-th choice at this depth (from 0) after its parent (-1: the root)."""
+    """A place in a tree: the rank-th choice at this depth (from 0) after its parent (-1: the root)."""
 
     parent: int
     depth: int
@@ -34,15 +34,15 @@ class Node:
     chance: float
 
 
-def grow(accuracies: Sequence[Sequence[float]], most: int) -> list[Node]:
-    """The likeliest `most` paths, parents before children. accuracies: per depth, how often the choice of each rank is
-    right; a path has their product."""
+def grow(chances: Sequence[Sequence[float]], most: int, least: float = 0.0) -> list[Node]:
+    """The likeliest `most` paths above `least`, the likeliest first. chances: per depth those of the choices of each
+    rank, falling; a path has their product."""
     nodes: list[Node] = []
     waiting: list[tuple[float, int, int, int]] = []  # -chance, parent, depth, rank
 
     def offer(parent: int, depth: int, rank: int, before: float) -> None:
-        if depth < len(accuracies) and rank < len(accuracies[depth]):
-            heappush(waiting, (-before * accuracies[depth][rank], parent, depth, rank))
+        if depth < len(chances) and rank < len(chances[depth]) and before * chances[depth][rank] > least:
+            heappush(waiting, (-before * chances[depth][rank], parent, depth, rank))
 
     offer(-1, 0, 0, 1.0)
     while waiting and len(nodes) < most:
