@@ -63,15 +63,17 @@ std::vector<RowView> views(nb::sequence rows) {
   return out;
 }
 
-// Drafts of a tree: the parent's step row, and the position after its parent's.
+// Drafts of a tree: the parent's step row, and the position after its parent's. Those that go on from the row before
+// them, without a branch so far, are a chain's: they share their tile with it.
 void fill_tree(nb::handle row, const nb::tuple& parents, int32_t begin, int32_t count, int32_t* parent,
                int32_t* position) {
   const int32_t at = begin + count - whole(row, names().num_drafts);
   for (size_t draft = 0; draft < nb::len(parents); draft++) {
     const int32_t above = whole(parents[draft]);
     if (above < 0 || above >= at - begin + int32_t(draft)) throw nb::value_error("header: a draft before its parent");
-    parent[at + draft] = begin + above;
-    position[at + draft] = position[begin + above] + 1;
+    const int32_t t = at + int32_t(draft);
+    parent[t] = begin + above == t - 1 && parent[t - 1] < 0 ? -1 : begin + above;
+    position[t] = position[begin + above] + 1;
   }
 }
 

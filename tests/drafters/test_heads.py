@@ -119,12 +119,13 @@ class Pairs(Session):
 
 def test_a_tree_has_as_many_nodes_as_make_the_most_tokens_a_second():
     tree = [5, 6, 7, 8], [-1, -1, 0, 2], [0.3, 0.25, 0.2, 0.15]
+    line_first = [5, 7, 8, 6], [-1, 0, 1, -1], [0.3, 0.2, 0.15, 0.25]
     worth = TreeWorth()
-    assert worth.best([("a", tree)], 1, Session(1.0, 0.0)) == [tree]
-    assert worth.best([("a", tree)], 1, Session(0.0, 0.0)) == [tree], "nothing is known yet"
+    assert worth.best([("a", tree)], 1, Session(1.0, 0.0)) == [line_first]
+    assert worth.best([("a", tree)], 1, Session(0.0, 0.0)) == [line_first], "nothing is known yet"
     assert worth.best([("a", tree)], 1, Pairs(1.0, 0.0)) == [([5], [-1], [0.3])], "the second row is free"
     assert worth.best([("a", tree)], 1, Session(1.0, 0.5)) == [([], [], [])]
-    assert worth.best([("a", tree)], 1, Session(1.0, 0.17)) == [([5, 6, 7], [-1, -1, 0], [0.3, 0.25, 0.2])]
+    assert worth.best([("a", tree)], 1, Session(1.0, 0.17)) == [([5, 7, 6], [-1, 0, -1], [0.3, 0.2, 0.25])]
     two = worth.best([("a", tree), ("b", ([9], [-1], [0.9]))], 2, Pairs(1.0, 0.0))
     assert two == [([5], [-1], [0.3]), ([9], [-1], [0.9])], "they share a pair of rows"
     for _ in range(20):

@@ -22,6 +22,8 @@ def slow_fields(rows, copies, tables, states, source_rows):
             if row.parents and t >= first_draft:
                 parent = begin + row.parents[t - first_draft]
                 position = out["position"][parent] + 1
+                if parent == len(out["parent"]) - 1 and out["parent"][parent] < 0:
+                    parent = -1  # it goes on from the row before it, as a chain's drafts do
             out["token"].append(token)
             out["position"].append(position)
             out["index"].append(row.start + t)

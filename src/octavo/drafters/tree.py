@@ -60,10 +60,15 @@ def proposal(token_ids: Sequence[int], parents: Sequence[int]) -> Proposal:
 
 
 def pruned(tree: Tree, nodes: Sequence[int]) -> Tree:
-    """Of these nodes alone, the parents of all among them."""
-    kept = sorted(nodes)
-    places = {-1: -1} | {node: place for place, node in enumerate(kept)}
+    """Of these nodes alone, the parents of all among them. First the path of first children: as far as a tree begins
+    as a chain, its rows cost what a chain's do."""
     tokens, parents, chances = tree
+    kept, line = sorted(nodes), [-1]
+    for node in kept:
+        if parents[node] == line[-1]:
+            line.append(node)
+    kept = [*line[1:], *sorted(set(kept) - set(line))]
+    places = {-1: -1} | {node: place for place, node in enumerate(kept)}
     return (
         [tokens[node] for node in kept],
         [places[parents[node]] for node in kept],
@@ -111,7 +116,7 @@ class TreeWorth:
         """Of each request's tree the nodes that make the most tokens a second in a step of `rows` requests. A parent
         is as likely as its children at least, and stands before them."""
         if not self._adaptive or session.seconds(rows) <= 0:
-            return [tree for _, tree in named]
+            return [pruned(tree, range(len(tree[0]))) for _, tree in named]
         trust = [self._believed(name) for name, _ in named]
         ranked = [sorted(range(len(tree[0])), key=lambda node: -tree[2][node]) for _, tree in named]
         chances = [
