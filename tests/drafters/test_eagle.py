@@ -340,9 +340,9 @@ def test_what_does_not_fit_is_refused_in_one_line(made, tmp_path, kind, break_it
 
 
 # ---- how much
-@pytest.mark.parametrize(("pace", "least", "most"), [((1.0, 0.0), 4, 8), ((1.0, 0.25), 0.1, 3), ((1e-7, 0.0), 0, 0.3)])
+@pytest.mark.parametrize(("pace", "least", "most"), [((1.0, 0.0), 4, 8), ((1.0, 0.25), 0.1, 3), ((1e-7, 0.0), 0, 0.8)])
 def test_as_many_are_proposed_as_pay(made, tmp_path, pace, least, most):
-    """Steps that last; rows that cost a quarter of a step; steps of no time, of which one is tried."""
+    """Steps that last; rows that cost a quarter of a step; steps of no time, of which two are tried."""
     model, target = made
     folder = eagle_heads.write(tmp_path / "head", *eagle_heads.eagle3(target))
     drafter = opened(model, folder, adaptive=True)

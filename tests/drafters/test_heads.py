@@ -138,7 +138,7 @@ def test_proposals_that_cost_more_than_they_bring_are_not_made():
     worth, session = TreeWorth(), Session(1.0, 0.02)
     worth.took(0.1)
     assert worth.asks(1, session)
-    for _ in range(30):
+    for _ in range(90):
         worth.proposed("a", [0.5, 0.3])
         worth.hear("a", 2, 0)
     assert not worth.asks(1, session)
@@ -151,6 +151,13 @@ def test_proposals_that_cost_more_than_they_bring_are_not_made():
             tries += 1
             slow.took(3.0)
     assert 0 < tries < 10, "a drafter that is slower than the model does not pay, and may have had a slow moment"
+
+
+def test_a_slow_moment_of_a_drafter_is_no_reason_to_stand_back():
+    worth, session = TreeWorth(), Session(1.0, 0.02)
+    for seconds in (30.0, 0.01, 0.01, 50.0):
+        worth.took(seconds)
+        assert worth.asks(1, session)
 
 
 def test_the_noise_of_a_request_decides_as_it_will_for_the_target():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from math import inf
 
 from octavo.drafters.pace import further
 from octavo.drafters.port import DraftSession, Proposal
@@ -22,6 +23,8 @@ FIRST_ACCEPTED, FIRST_NODES = 1.0, 2.0  # of a proposal, before one was seen
 FIRST_TRUST = 3.0  # drafts of a request that are believed as those of all requests, before its own were seen
 ALL_KEPT = 0.97  # of what was seen of all requests, at each proposal
 COOLED = 0.995  # of what a proposal took, at each step that makes none: it may have been a slow moment
+SLOW, FORGOT = 4.0, 1.01  # what took more than so many times the quickest is heard as that; which is forgotten as fast
+LATELY = 0.95  # of what became of proposals, at each: a few that fail in a row say little
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class TreeWorth:
         self._chances: dict[str, tuple[float, ...]] = {}  # of what was proposed last
         self._accepted, self._nodes = FIRST_ACCEPTED, FIRST_NODES  # of a proposal, lately
         self._seconds = 0.0  # that making the proposals of a step takes
+        self._quickest = 0.0  # of them; 0: none was made, infinite: the first was
 
     def asks(self, rows: int, session: DraftSession) -> bool:
         """Whether proposals for `rows` requests are worth making."""
@@ -101,8 +105,12 @@ class TreeWorth:
         return False
 
     def took(self, seconds: float) -> None:
-        """Of the proposals of a step. The first touch the drafter's weights for the first time, and count half."""
-        self._seconds = (self._seconds + seconds) / 2
+        """Of the proposals of a step. The first ever touch the drafter's weights, which takes its time: not heard."""
+        if not self._quickest:
+            self._quickest = inf
+            return
+        self._quickest = min(seconds, FORGOT * self._quickest)
+        self._seconds = (self._seconds + min(seconds, SLOW * self._quickest)) / 2
 
     def least(self, request_id: str, rows: int, session: DraftSession) -> float:
         """The chance that a node needs at least, as its drafter gives it: what a row costs where rows cost least."""
@@ -156,8 +164,8 @@ class TreeWorth:
             return
         self._all = ALL_KEPT * self._all[0] + accepted, ALL_KEPT * self._all[1] + sum(chances)
         self._trust[request_id] = KEPT * before + accepted, KEPT * expected + sum(chances)
-        self._accepted = KEPT * self._accepted + (1 - KEPT) * accepted
-        self._nodes = KEPT * self._nodes + (1 - KEPT) * drafts
+        self._accepted = LATELY * self._accepted + (1 - LATELY) * accepted
+        self._nodes = LATELY * self._nodes + (1 - LATELY) * drafts
 
     def _trusted(self, request_id: str) -> tuple[float, float]:
         return self._trust.get(request_id) or self._first()
