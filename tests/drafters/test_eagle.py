@@ -156,7 +156,9 @@ class Kept(EagleDrafter):
 
     def _growths(self, session, rows):
         growths = super()._growths(session, rows)
-        self.grown += [(growth, growth.request.num_tokens + len(growth.after)) for growth in growths.values()]
+        self.grown += [
+            (growth, growth.request.num_tokens + len(growth.row.result.token_ids)) for growth in growths.values()
+        ]
         return growths
 
 
@@ -302,7 +304,7 @@ def holding(**given):
 
 
 BAD = [
-    ("eagle3", stating(vocab_size=999), ConfigError, "a vocabulary of 999; the target's is 211"),
+    ("eagle3", stating(vocab_size=999), ConfigError, "a vocabulary of 999; the target's is 275"),
     ("eagle1", stating(hidden_size=64), ConfigError, "hidden states of 64; the target's is 72"),
     ("eagle3", stating(num_hidden_layers=2), ConfigError, "2 layers: EAGLE heads have one"),
     ("eagle3", stating(norm_before_fc=True), ConfigError, "norm_before_fc: EAGLE heads of this kind are not supported"),
@@ -314,7 +316,7 @@ BAD = [
     ("eagle3", without("lm_head.weight"), BadFileError, "lacks lm_head.weight"),
     ("eagle3", without("midlayer.self_attn.o_proj.weight"), BadFileError, "lacks midlayer.self_attn.o_proj.weight"),
     ("eagle3", holding(extra=np.ones(3, np.float32)), BadFileError, "holds extra"),
-    ("eagle3 reduced", without("d2t"), ConfigError, "a vocabulary of 150; the target's is 211"),
+    ("eagle3 reduced", without("d2t"), ConfigError, "a vocabulary of 150; the target's is 275"),
     ("eagle3 reduced", holding(d2t=np.full(150, 200)), ConfigError, "d2t leads to token"),
     ("eagle3 reduced", holding(d2t=np.zeros(9, np.int64)), BadFileError, "d2t is I64 [9], not I64 [150]"),
     (

@@ -13,7 +13,7 @@ from octavo.drafters.heads import head_drafter
 from octavo.drafters.likely import in_order, likeliest
 from octavo.drafters.medusa import MedusaDrafter
 from octavo.drafters.port import Proposal
-from octavo.drafters.tree import TreeWorth, grow, proposal
+from octavo.drafters.tree import Tree, TreeWorth, grow, proposal
 from octavo.errors import BadFileError, ConfigError, MissingFileError, PolicyError
 from octavo.request import Request, SamplingParams
 from octavo.sampling.sampler import Sampler, SampleRow
@@ -77,9 +77,9 @@ def test_trees_hold_the_likeliest_paths():
 
 
 def test_a_tree_that_never_branches_is_a_chain():
-    assert proposal([5, 6, 7], [-1, 0, 1]) == Proposal((5, 6, 7))
-    assert proposal([5, 6, 7], [-1, 0, 0]) == Proposal((5, 6, 7), (-1, 0, 0))
-    assert proposal([5, 6], [-1, -1]).parents == (-1, -1) and proposal([], []) == Proposal()
+    assert proposal(Tree([5, 6, 7], [-1, 0, 1])) == Proposal((5, 6, 7))
+    assert proposal(Tree([5, 6, 7], [-1, 0, 0])) == Proposal((5, 6, 7), (-1, 0, 0))
+    assert proposal(Tree([5, 6], [-1, -1])).parents == (-1, -1) and proposal(Tree()) == Proposal()
 
 
 class Session:
@@ -118,20 +118,25 @@ class Pairs(Session):
 
 
 def test_a_tree_has_as_many_nodes_as_make_the_most_tokens_a_second():
-    tree = [5, 6, 7, 8], [-1, -1, 0, 2], [0.3, 0.25, 0.2, 0.15]
-    line_first = [5, 7, 8, 6], [-1, 0, 1, -1], [0.3, 0.2, 0.15, 0.25]
+    tree = Tree([5, 6, 7, 8], [-1, -1, 0, 2], [0.3, 0.25, 0.2, 0.15])
+    line_first = Tree([5, 7, 8, 6], [-1, 0, 1, -1], [0.3, 0.2, 0.15, 0.25])
     worth = TreeWorth()
     assert worth.best([("a", tree)], 1, Session(1.0, 0.0)) == [line_first]
     assert worth.best([("a", tree)], 1, Session(0.0, 0.0)) == [line_first], "nothing is known yet"
-    assert worth.best([("a", tree)], 1, Pairs(1.0, 0.0)) == [([5], [-1], [0.3])], "the second row is free"
-    assert worth.best([("a", tree)], 1, Session(1.0, 0.5)) == [([], [], [])]
-    assert worth.best([("a", tree)], 1, Session(1.0, 0.17)) == [([5, 7, 6], [-1, 0, -1], [0.3, 0.2, 0.25])]
-    two = worth.best([("a", tree), ("b", ([9], [-1], [0.9]))], 2, Pairs(1.0, 0.0))
-    assert two == [([5], [-1], [0.3]), ([9], [-1], [0.9])], "they share a pair of rows"
+    assert worth.best([("a", tree)], 1, Pairs(1.0, 0.0)) == [Tree([5], [-1], [0.3])], "the second row is free"
+    assert worth.best([("a", tree)], 1, Session(1.0, 0.5)) == [Tree([], [], [])]
+    assert worth.best([("a", tree)], 1, Session(1.0, 0.17)) == [Tree([5, 7, 6], [-1, 0, -1], [0.3, 0.2, 0.25])]
+    two = worth.best([("a", tree), ("b", Tree([9], [-1], [0.9]))], 2, Pairs(1.0, 0.0))
+    assert two == [Tree([5], [-1], [0.3]), Tree([9], [-1], [0.9])], "they share a pair of rows"
     for _ in range(20):
         worth.proposed("a", [0.9])
         worth.hear("a", 1, 0)
-    assert worth.best([("a", tree)], 1, Session(1.0, 0.1)) == [([], [], [])], "what was promised did not come"
+    assert worth.best([("a", tree)], 1, Session(1.0, 0.1)) == [Tree([], [], [])], "what was promised did not come"
+
+
+def test_nodes_that_were_drawn_stay_whatever_they_are():
+    tree, worth = Tree([5, 6], [-1, -1], [0.3, 0.01], [{5: 0.3, 6: 0.01}] * 2), TreeWorth()
+    assert worth.best([("a", tree)], 1, Session(1.0, 0.5)) == [tree]
 
 
 def test_proposals_that_cost_more_than_they_bring_are_not_made():

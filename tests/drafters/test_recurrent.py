@@ -16,7 +16,7 @@ from torch.nn.functional import silu
 from octavo.drafters.folder import HeadFolder
 from octavo.drafters.heads import head_drafter
 from octavo.drafters.recurrent import RecurrentDrafter, tree
-from octavo.drafters.tree import TreeWorth
+from octavo.drafters.tree import Tree, TreeWorth
 from octavo.errors import BadFileError, ConfigError, OctavoError, UnsupportedError
 
 WIDTH, VOCAB = ODD["hidden_size"], ODD["vocab_size"]
@@ -145,11 +145,12 @@ def spelled(proposal):
 
 def test_paths_become_one_tree_the_likeliest_first():
     chances = {(7,): 0.9, (7, 8): 0.8, (7, 5): 0.4, (7, 8, 9): 0.2, (7, 5, 9): 0.19, (7, 8, 3): 0.1}
-    tokens, parents, sorted_chances = tree(chances, 0.0)
+    found = tree(chances, 0.0)
+    tokens, parents, sorted_chances = found.tokens, found.parents, found.chances
     assert tokens == [7, 8, 5, 9, 9, 3] and parents == [-1, 0, 0, 1, 2, 1]
     assert sorted_chances == sorted(chances.values(), reverse=True)
-    assert tree(chances, 0.3) == ([7, 8, 5], [-1, 0, 0], [0.9, 0.8, 0.4])
-    assert tree({(1,): 1.0, (1, 1): 1.0}, 0.0)[:2] == ([1, 1], [-1, 0])
+    assert tree(chances, 0.3) == Tree([7, 8, 5], [-1, 0, 0], [0.9, 0.8, 0.4])
+    assert tree({(1,): 1.0, (1, 1): 1.0}, 0.0) == Tree([1, 1], [-1, 0], [1.0, 1.0])
 
 
 @pytest.mark.parametrize(("plain", "runs"), [(1e-9, 1), (1e9, 4)])

@@ -11,11 +11,11 @@ import json
 
 import numpy as np
 from safetensors.numpy import save_file
-from tiny_model import random_tensors
+from tiny_model import random_tensors, write_tokenizer
 
 from exactness.models import ODD
 
-CONFIG = {**ODD, "tie_word_embeddings": False, "num_hidden_layers": 4}
+CONFIG = {**ODD, "vocab_size": 275, "tie_word_embeddings": False, "num_hidden_layers": 4}
 WIDTH, VOCAB, HEADS = CONFIG["hidden_size"], CONFIG["vocab_size"], 6
 SHARP = 3.0  # of queries and keys: a row's score with itself stands above all others
 LOUD = 0.05  # of the layers
@@ -28,6 +28,7 @@ def write_model(folder):
             tensors[name] = (tensors[name] * LOUD).astype(np.float32)
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(CONFIG))
+    write_tokenizer(folder)
     return str(folder), tensors
 
 

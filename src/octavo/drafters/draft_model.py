@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from octavo.drafters.drawn import Chain
 from octavo.drafters.pace import Pace
 from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal
 from octavo.drafters.prefixes import Course, Prefixes
@@ -58,7 +59,7 @@ class ModelDrafter:
         self._places = places
         self._logits = program.exports[0]
         self._vocab_size = vocab_size = _rows_of_head(program)
-        self._shadows = Shadows(vocab_size, config.threads or 1)
+        self._shadows = Shadows(vocab_size, target.model.vocab_size, config.threads or 1, config.verify)
         self._worth = Worth(MOST, adaptive=adaptive)
         self._pace = Pace()
         self._longest = longest
@@ -119,16 +120,16 @@ class ModelDrafter:
             elif room:
                 first.append(self._part(row, room))
             room = max(room - behind * (wanted[_name(row)] > 0), 0)
-        drafts: dict[str, list[int]] = {name: [] for name in begun}
+        drafts = {name: Chain() for name in begun}
         live = self._run(session, first, begun, drafts)
-        while live := [name for name in live if len(drafts[name]) < wanted[name]]:
-            steps = [self._next(begun[name], drafts[name]) for name in live]
+        while live := [name for name in live if len(drafts[name].tokens) < wanted[name]]:
+            steps = [self._next(begun[name], drafts[name].tokens) for name in live]
             live = self._run(session, steps, begun, drafts)
         for name, found in drafts.items():
             course = self._courses[name]
-            course.held, course.ran = _known(begun[name]), found[:-1]
+            course.held, course.ran = _known(begun[name]), found.tokens[:-1]
         self._settle(rows)
-        return [Proposal(tuple(drafts.get(_name(row), ()))) for row in rows]
+        return [drafts[_name(row)].proposal() if _name(row) in drafts else _NOTHING for row in rows]
 
     def forget(self, request_id: str) -> None:
         self._courses.pop(request_id, None)
@@ -152,7 +153,7 @@ class ModelDrafter:
 
     # ---- runs
     def _run(
-        self, session: DraftSession, rows: Sequence[Row], begun: Mapping[str, DraftRow], drafts: dict[str, list[int]]
+        self, session: DraftSession, rows: Sequence[Row], begun: Mapping[str, DraftRow], drafts: Mapping[str, Chain]
     ) -> list[str]:
         """Runs rows and adds a draft to each that has logits. Those that may go on."""
         live: list[str] = []
@@ -160,13 +161,11 @@ class ModelDrafter:
             at = time.perf_counter()
             session.run(NAME, pack)
             names = [row.request_id for row in pack if row.sample]
-            asked = [(place, begun[name], drafts[name]) for place, name in enumerate(names)]
-            tokens = self._shadows.choose(session.logits(self._logits), asked)
-            for name, token in zip(names, tokens, strict=True):
-                if token is not None:
-                    drafts[name].append(token)
-                    if not ends(begun[name].request, token):
-                        live.append(name)
+            asked = [(place, begun[name], drafts[name].tokens) for place, name in enumerate(names)]
+            found = self._shadows.choose(session.logits(self._logits), asked)
+            for name, picked in zip(names, found, strict=True):
+                if picked is not None and not ends(begun[name].request, drafts[name].add(picked)):
+                    live.append(name)
             self._pace.hear(sum(len(row.token_ids) for row in pack), time.perf_counter() - at)
         return live
 

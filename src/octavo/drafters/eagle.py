@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf
 
+from octavo.drafters.drawn import Draws
 from octavo.drafters.eagle_files import eagle_shape, spare
 from octavo.drafters.eagle_program import FUSE, HEAD, LOGITS, programs
-from octavo.drafters.eagle_tree import Growth, Spine, proposal, spine
+from octavo.drafters.eagle_tree import Growth, Spine, best, spine
 from octavo.drafters.folder import HeadFolder
-from octavo.drafters.likely import in_order, likeliest, width
+from octavo.drafters.likely import likeliest, width
 from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal
 from octavo.drafters.target import Target
 from octavo.drafters.tree import Tree, TreeWorth
@@ -79,6 +80,7 @@ class EagleDrafter:
         self._ids = folder.target_ids(shape.draft_vocab, target.model.vocab_size)
         self._folder = folder
         self._branching = branching
+        self._draws = Draws(target.config.verify)
         self._limits = target.config.max_num_batched_tokens, target.config.max_logit_rows
         self._worth = TreeWorth(adaptive=adaptive)
         self._known: dict[str, _Known] = {}  # of this step
@@ -145,12 +147,12 @@ class EagleDrafter:
         begun = time.perf_counter()
         growths = self._growths(session, rows)
         growing = list(growths.values())
-        self._expand(session, [(one, -1, self._known[one.request.id].logits) for one in growing])
-        for _ in range(1, self._branching.depth):
-            growing = self._level(session, growing, len(rows))
+        self._expand(session, [(one, -1, self._known[one.request.id].logits) for one in growing], 0)
+        for depth in range(1, self._branching.depth):
+            growing = self._level(session, growing, len(rows), depth)
         trees = [(name, self._tree(growth)) for name, growth in growths.items()]
-        best = dict(zip(growths, self._worth.best(trees, len(rows), session), strict=True))
-        proposals = [self._proposal(row.request.id, best.get(row.request.id)) for row in rows]
+        worth = dict(zip(growths, self._worth.best(trees, len(rows), session), strict=True))
+        proposals = [self._proposal(row.request.id, worth.get(row.request.id)) for row in rows]
         self._worth.took(time.perf_counter() - begun)
         return proposals
 
@@ -166,7 +168,9 @@ class EagleDrafter:
             behind = length - len(row.result.accepted) - 1  # the end of the row without its drafts
             limit = max(row.row.start + len(row.row.token_ids), min(behind + self.lookahead, request.max_total - 1))
             least = self._worth.least(request.id, len(rows), session)
-            growth = Growth(request, known.spine.end - 1, after, limit, least, known.state)
+            growth = Growth(row, known.spine.end - 1, limit, least, known.state)
+            if self._draws.wanted(request):
+                growth.nodes = min(self._branching.nodes, request.params.most_drafts)
             again, width = known.again(), self._branching.width
             rerun = len(again.tokens) + self._branching.depth * width
             if rerun <= tokens and width <= logits:
@@ -178,7 +182,7 @@ class EagleDrafter:
             growths[request.id] = growth
         return growths
 
-    def _level(self, session: DraftSession, growing: Sequence[Growth], requests: int) -> list[Growth]:
+    def _level(self, session: DraftSession, growing: Sequence[Growth], requests: int, depth: int) -> list[Growth]:
         """Runs the likeliest of the last level and looks what may follow them: those that go on. None when the tokens
         that are likely behind them are not worth the run."""
         for growth in growing:
@@ -201,29 +205,33 @@ class EagleDrafter:
         session.run(HEAD, plans, sources)
         for growth, first in zip(chosen, firsts, strict=True):
             growth.ran(first)
-        self._expand(session, asked)
+        self._expand(session, asked, depth)
         seconds = time.perf_counter() - begun
         self._seconds = 0.8 * self._seconds + 0.2 * seconds if self._seconds else seconds
         return chosen
 
-    def _expand(self, session: DraftSession, asked: Sequence[tuple[Growth, int, int]]) -> None:
+    def _expand(self, session: DraftSession, asked: Sequence[tuple[Growth, int, int]], depth: int) -> None:
         """What may follow drafts (-1: the root), each with the row of the logits that say so."""
         if not asked:
             return
         count = width((growth.request for growth, _, _ in asked), self._branching.width)
         found = likeliest(session.logits(LOGITS), [row for _, _, row in asked], count)
         for (growth, draft, _), choices in zip(asked, found, strict=True):
-            index = growth.request.num_tokens + len(growth.after) + growth.depth(draft)
-            growth.grow(draft, in_order(choices, growth.request, index, self._ids)[: growth.width])
+            most = growth.children(self._branching.depth - depth)
+            growth.grow(draft, self._draws.pick(choices, growth.row, depth, self._ids, most, depth))
 
     def _tree(self, growth: Growth) -> Tree:
         most = min(self.max_draft, growth.request.params.most_drafts)
-        tokens, parents, chances = proposal(growth.drafts, most, growth.least)
-        return tokens, parents, [exp(chance) for chance in chances]
+        drafts = growth.drafts[:most] if growth.nodes else best(growth.drafts, most, growth.least)
+        return Tree(
+            [draft.token for draft in drafts],
+            [draft.parent for draft in drafts],
+            [exp(draft.chance) for draft in drafts],
+            [draft.drawn for draft in drafts] if growth.nodes else (),
+        )
 
     def _proposal(self, name: str, tree: Tree | None) -> Proposal:
         if tree is None:
             return Proposal()
-        tokens, parents, chances = tree
-        self._worth.proposed(name, chances)
-        return Proposal(tuple(tokens), tuple(parents))
+        self._worth.proposed(name, tree.chances)
+        return Proposal(tuple(tree.tokens), tuple(tree.parents), tuple(tree.drawn))

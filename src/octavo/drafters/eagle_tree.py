@@ -14,22 +14,25 @@ target: rows from there to the root take part in every run as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, inf, log
 
-from octavo.drafters.likely import Choice
+from octavo.drafters.drawn import Picked
 from octavo.drafters.port import DraftRow
 from octavo.request import Request, Row
+from octavo.sampling.rules import Chances
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """parent: among the drafts, -1 for the root. depth: from 1. chance: logarithm of that of the whole path."""
+    """parent: among the drafts, -1 for the root. depth: from 1. chance: logarithm of that of the whole path. drawn:
+    from what, where drafts are drawn."""
 
     token: int
     parent: int
     depth: int
     chance: float
+    drawn: Chances | None = None
 
 
 @dataclass(slots=True)
@@ -72,38 +75,52 @@ def spine(row: DraftRow) -> Spine:
 
 @dataclass(slots=True)
 class Growth:
-    """Of one request. limit: entries for which there is room. least: the chance that a draft needs. spine: what every
+    """Of one row. limit: entries for which there is room. least: the chance that a draft needs. spine: what every
     level of a tree runs again, with rows of g for sources; nothing for a chain. first, state: rows of the head's last
     run where this request's began, and where the x stands that drafts of the root, or the next of a chain, go on from.
     """
 
-    request: Request
+    row: DraftRow
     root: int  # entry
-    after: tuple[int, ...]  # tokens sampled in this step, the last of them the root's next
     limit: int
     least: float
     state: int
     width: int = 1  # drafts of a level that go on
+    nodes: int = 0  # drafts that are drawn at most, of which one of a level goes on; 0: they are not drawn
     spine: Spine = field(default_factory=lambda: Spine(0, [], []))
     first: int = 0
     drafts: list[Draft] = field(default_factory=list)
     running: list[int] = field(default_factory=list)  # drafts that have been run, in the order of rows
     frontier: list[int] = field(default_factory=list)  # drafts of the next run whose next tokens it tells
 
+    @property
+    def request(self) -> Request:
+        return self.row.request
+
     def depth(self, draft: int) -> int:
         return self.drafts[draft].depth if draft >= 0 else 0
 
-    def grow(self, parent: int, choices: Sequence[Choice]) -> None:
+    def grow(self, parent: int, picked: Picked) -> None:
         """Tokens that may follow a draft (-1: the root)."""
         above, depth = self.drafts[parent].chance if parent >= 0 else 0.0, self.depth(parent) + 1
-        self.drafts += [Draft(token, parent, depth, above + chance) for token, chance in choices]
+        self.drafts += [
+            Draft(token, parent, depth, above + logprob, picked.chances) for token, logprob in picked.choices
+        ]
+
+    def children(self, levels: int) -> int:
+        """Drafts after each of the frontier, where so many levels are to come. Those that are drawn are all proposed:
+        they share what is left of the nodes."""
+        if not self.nodes:
+            return self.width
+        return min(self.width, -((len(self.drafts) - self.nodes) // levels))
 
     def choose(self) -> None:
         """The best of the last level are the next to run, if there is room and they are worth it."""
         request, depth, floor = self.request, self.depth(len(self.drafts) - 1), _log(self.least)
         ends = () if request.params.ignore_eos else request.eos_ids
         level = [number for number, draft in enumerate(self.drafts) if draft.depth == depth and draft.token not in ends]
-        best = sorted(level, key=lambda number: -self.drafts[number].chance)[: self.width]
+        most = 1 if self.nodes else self.width
+        best = sorted(level, key=lambda number: -self.drafts[number].chance)[:most]
         begin = self.spine.end if self.spine.tokens else self.root + 1
         room = max(self.limit - begin - len(self.running), 0)
         self.frontier = sorted(number for number in best[:room] if self.drafts[number].chance > floor)
@@ -140,14 +157,13 @@ class Growth:
         self.state = first + max(len(self.spine.tokens) - 1, 0)
 
 
-def proposal(drafts: Sequence[Draft], most: int, least: float) -> tuple[tuple[int, ...], tuple[int, ...], list[float]]:
-    """The likeliest, at most so many, each with a chance above `least`: tokens, parents, logarithms of chances. A
-    parent is no less likely than its children and was found before them: what is left is a tree in order."""
+def best(drafts: Sequence[Draft], most: int, least: float) -> list[Draft]:
+    """The likeliest, at most so many, each with a chance above `least`, with parents among themselves. A parent is no
+    less likely than its children and was found before them: what is left is a tree in order."""
     worth = [number for number, draft in enumerate(drafts) if draft.chance > _log(least)]
-    best = sorted(sorted(worth, key=lambda number: (-drafts[number].chance, number))[:most])
-    place = {number: at for at, number in enumerate(best)} | {-1: -1}
-    parents = tuple(place[drafts[number].parent] for number in best)
-    return tuple(drafts[number].token for number in best), parents, [drafts[number].chance for number in best]
+    chosen = sorted(sorted(worth, key=lambda number: (-drafts[number].chance, number))[:most])
+    place = {number: at for at, number in enumerate(chosen)} | {-1: -1}
+    return [replace(drafts[number], parent=place[drafts[number].parent]) for number in chosen]
 
 
 def _row(request: Request, start: int, tokens: tuple[int, ...], begin: int, parents: tuple[int, ...] = ()) -> Row:

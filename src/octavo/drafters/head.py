@@ -6,6 +6,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from octavo.config import VerifyRule
+from octavo.drafters.drawn import Draws
 from octavo.drafters.folder import HeadFolder
 from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal, wants_drafts
 from octavo.drafters.tree import Tree, TreeWorth, proposal
@@ -17,8 +19,10 @@ class HeadDrafter(ABC):
     hit_backoff = 0
     lookahead = 0
 
-    def __init__(self, folder: HeadFolder, *, adaptive: bool) -> None:
+    def __init__(self, folder: HeadFolder, rule: VerifyRule, *, adaptive: bool) -> None:
+        """rule: by which drafts are accepted."""
         self._folder = folder
+        self._draws = Draws(rule)
         self._worth = TreeWorth(adaptive=adaptive)
 
     def tensor(self, weight: Weight) -> Elsewhere | None:
@@ -47,9 +51,8 @@ class HeadDrafter(ABC):
         least = [self._worth.least(row.request.id, len(rows), session) for row in chosen]
         grown = zip((row.request.id for row in chosen), self._trees(session, chosen, least), strict=True)
         for number, tree in zip(asked, self._worth.best(list(grown), len(rows), session), strict=True):
-            tokens, parents, chances = tree
-            self._worth.proposed(rows[number].request.id, chances)
-            proposals[number] = proposal(tokens, parents)
+            self._worth.proposed(rows[number].request.id, tree.chances)
+            proposals[number] = proposal(tree)
         self._worth.took(time.perf_counter() - begun)
         return proposals
 
@@ -58,4 +61,5 @@ class HeadDrafter(ABC):
 
     @abstractmethod
     def _trees(self, session: DraftSession, rows: Sequence[DraftRow], least: Sequence[float]) -> list[Tree]:
-        """Per row, nodes whose chance is above its `least`, parents before children."""
+        """Per row, nodes whose chance is above its `least`, parents before children. Of nodes that are drawn it is not
+        the own chance that decides, but what is known before the draw."""

@@ -40,14 +40,14 @@ def in_order(
     if params.greedy:
         return [(ids[token], logprob) for token, logprob in choices[:most]]
     seed = request.seed % (1 << 64)
-    kept = [(ids[token], logprob) for token, logprob in _truncated(choices, params)]
+    kept = [(ids[token], logprob) for token, logprob in truncated(choices, params)]
     noisy = [(token, logprob + _native.gumbel_noise(seed, index, token, 0)) for token, logprob in kept]
     total = _total(noisy)
     noisy.sort(key=itemgetter(1), reverse=True)
     return [(token, logprob - total) for token, logprob in noisy[:most]]
 
 
-def _truncated(choices: Sequence[Choice], params: SamplingParams) -> Sequence[Choice]:
+def truncated(choices: Sequence[Choice], params: SamplingParams) -> Sequence[Choice]:
     """By temperature, min-p, top-k and top-p, each of what is left."""
     kept = choices
     if params.temperature != 1.0:

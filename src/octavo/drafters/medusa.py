@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import exp
 
+from octavo.drafters.drawn import Picked
 from octavo.drafters.folder import HeadFolder
 from octavo.drafters.head import HeadDrafter
-from octavo.drafters.likely import Choice, in_order, likeliest, width
+from octavo.drafters.likely import Choice, likeliest, width
 from octavo.drafters.port import DraftRow, DraftSession
 from octavo.drafters.target import Target
 from octavo.drafters.tree import Tree, grow
@@ -34,7 +35,7 @@ RANKS = 8  # choices of a head in the tree
 class MedusaDrafter(HeadDrafter):
     def __init__(self, folder: HeadFolder, target: Target, *, adaptive: bool = True) -> None:
         """Raises ConfigError, BadFileError for what is no set of Medusa heads of this target."""
-        super().__init__(folder, adaptive=adaptive)
+        super().__init__(folder, target.config.verify, adaptive=adaptive)
         self.taps: tuple[str, ...] = (target.hidden,)
         program, vocab = _program(folder, target)
         self.programs: Mapping[str, Program] = {NAME: program}
@@ -52,12 +53,21 @@ class MedusaDrafter(HeadDrafter):
 
     def _tree(self, row: DraftRow, found: Sequence[Sequence[Choice]], least: float) -> Tree:
         """found: the choices of each head."""
-        request = row.request
-        index = request.num_tokens + len(row.result.token_ids)
-        choices = [in_order(of_head, request, index + depth, self._ids, RANKS) for depth, of_head in enumerate(found)]
-        nodes = grow([[exp(logprob) for _, logprob in of_head] for of_head in choices], self.max_draft, least)
-        tokens = [choices[node.depth][node.rank][0] for node in nodes]
-        return tokens, [node.parent for node in nodes], [node.chance for node in nodes]
+        picked = [self._draws.pick(of_head, row, depth, self._ids, RANKS, depth) for depth, of_head in enumerate(found)]
+        nodes = grow([_shares(each) for each in picked], self.max_draft, least)
+        choices = [picked[node.depth].choices[node.rank] for node in nodes]
+        drawn = [picked[node.depth].chances for node in nodes] if self._draws.wanted(row.request) else ()
+        chances: list[float] = []
+        for node, (_, logprob) in zip(nodes, choices, strict=True):
+            chances.append(exp(logprob) * (chances[node.parent] if node.parent >= 0 else 1.0))
+        return Tree([token for token, _ in choices], [node.parent for node in nodes], chances, drawn)
+
+
+def _shares(picked: Picked) -> list[float]:
+    """By which a tree grows: the chances of choices; of draws, whatever they are, those of the likeliest."""
+    if picked.chances is None:
+        return [exp(logprob) for _, logprob in picked.choices]
+    return sorted(picked.chances.values(), reverse=True)[: len(picked.choices)]
 
 
 def _program(folder: HeadFolder, target: Target) -> tuple[Program, int]:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from octavo.config import EngineConfig
+from octavo.drafters.drawn import Chain
 from octavo.drafters.mtp_rows import Held, Span, followers, known, known_tokens, offsets
 from octavo.drafters.pace import Pace
 from octavo.drafters.port import DraftRow, DraftSession, Elsewhere, Proposal
@@ -105,7 +106,7 @@ class MtpDrafter:
 
     def propose(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[Proposal]:
         counts = self._counts(session, rows)
-        drafts: dict[str, list[int]] = {row.request.id: [] for row in rows}
+        drafts = {row.request.id: Chain() for row in rows}
         wanted = {row.request.id: count for row, count in zip(rows, counts, strict=True)}
         live = self._choose(session, 0, [row for row in rows if wanted[row.request.id]], drafts)
         for depth in range(1, len(self._modules)):
@@ -119,18 +120,17 @@ class MtpDrafter:
             live = self._choose(session, depth, live, drafts)
             self._pace.hear(len(self._ran), time.perf_counter() - begun)
             depth += 1
-        return [Proposal(tuple(drafts[row.request.id])) for row in rows]
+        return [drafts[row.request.id].proposal() for row in rows]
 
     # ---- runs
-    def _over(
-        self, session: DraftSession, depth: int, asked: Iterable[str], drafts: Mapping[str, Sequence[int]]
-    ) -> None:
+    def _over(self, session: DraftSession, depth: int, asked: Iterable[str], drafts: Mapping[str, Chain]) -> None:
         """Runs the module of this depth over all rows of h. asked: whose last row is to give logits."""
         plans: list[Row] = []
         self._ran.clear()
         wanted, place = set(asked), 0
         for row, start, count in self._spans:
-            tokens = known_tokens(row, start + depth + 1, count, drafts.get(row.request.id, ()))
+            chain = drafts.get(row.request.id)
+            tokens = known_tokens(row, start + depth + 1, count, () if chain is None else chain.tokens)
             place += count
             tells = row.request.id in wanted
             if tells:
@@ -140,14 +140,14 @@ class MtpDrafter:
             session.run(self._modules[depth], plans, range(place))
 
     def _further(
-        self, session: DraftSession, depth: int, live: Sequence[DraftRow], drafts: Mapping[str, Sequence[int]]
+        self, session: DraftSession, depth: int, live: Sequence[DraftRow], drafts: Mapping[str, Chain]
     ) -> None:
         """Runs a row of each: the draft before, beside y of the module before."""
         count = len(self._modules)
         turn, place = divmod(depth, count)
         shared = AGAIN in self.programs
         behind = self._fed if (depth > 1 if shared else place == 0) else 0  # rows of the exports before those of y
-        steps = [_run(row, known(row) - 2 + turn, drafts[row.request.id][-1:], 0) for row in live]
+        steps = [_run(row, known(row) - 2 + turn, drafts[row.request.id].tokens[-1:], 0) for row in live]
         session.run(self._named(depth), steps, [behind + self._ran[row.request.id][0] for row in live])
         self._ran = {row.request.id: (at, at) for at, row in enumerate(live)}
 
@@ -156,17 +156,15 @@ class MtpDrafter:
         return AGAIN if depth and AGAIN in self.programs else self._modules[depth % len(self._modules)]
 
     def _choose(
-        self, session: DraftSession, depth: int, rows: Sequence[DraftRow], drafts: Mapping[str, list[int]]
+        self, session: DraftSession, depth: int, rows: Sequence[DraftRow], drafts: Mapping[str, Chain]
     ) -> list[DraftRow]:
         """Adds a draft to each of the rows, from the logits of the last run. Those that may go on."""
         live: list[DraftRow] = []
-        asked = [(self._ran[row.request.id][1], row, drafts[row.request.id]) for row in rows]
+        asked = [(self._ran[row.request.id][1], row, drafts[row.request.id].tokens) for row in rows]
         found = self._shadows.choose(session.logits(logits(self._named(depth))), asked) if asked else ()
-        for row, token in zip(rows, found, strict=True):
-            if token is not None:
-                drafts[row.request.id].append(token)
-                if not ends(row.request, token):
-                    live.append(row)
+        for row, picked in zip(rows, found, strict=True):
+            if picked is not None and not ends(row.request, drafts[row.request.id].add(picked)):
+                live.append(row)
         return live
 
     # ---- how many
@@ -198,8 +196,9 @@ def module_drafter(target: Target, *, adaptive: bool = True) -> MtpDrafter:
     names = [module.fc[folder.format == "gguf"] for module in modules]
     if not names or not all(name and folder.find(name) is not None for name in names):
         raise ConfigError(f"speculate: {folder.path} has no module that drafts", param="speculate")
-    shadows = Shadows(target.model.vocab_size, target.config.threads or 1)
-    return MtpDrafter(programs(modules, shared), shared.residual, shadows, target.config, adaptive=adaptive)
+    size, config = target.model.vocab_size, target.config
+    shadows = Shadows(size, size, config.threads or 1, config.verify)
+    return MtpDrafter(programs(modules, shared), shared.residual, shadows, config, adaptive=adaptive)
 
 
 def ends_of(target: Target, output: Weight) -> Ends:

@@ -74,5 +74,7 @@ def mtp_head(folder: HeadFolder, target: Target, *, adaptive: bool = True) -> Mt
     written = programs([module], ends)
     folder.join(written.values(), target.program.weights, (f"{at}embed_tokens.",))
     ids = folder.target_ids(count, target.model.vocab_size)
-    shadows = Shadows(count, target.config.threads or 1, ids if folder.has(SHIFTS) else None)
+    told = target.config
+    kept = ids if folder.has(SHIFTS) else None
+    shadows = Shadows(count, target.model.vocab_size, told.threads or 1, told.verify, kept)
     return MtpDrafter(written, ends.residual, shadows, target.config, folder.tensor, adaptive=adaptive)

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from math import log
 
-from octavo.config import VerifyRule
 from octavo.drafters.belief import LONGEST, OTHERS
+from octavo.drafters.drawn import Chain, Draws, Picked, drawn
 from octavo.drafters.likely import in_order
 from octavo.drafters.ngram_file import NgramModel
 from octavo.drafters.port import Proposal
@@ -20,12 +20,10 @@ from octavo.drafters.suffix import SHORTEST, Automaton
 from octavo.drafters.target import Target
 from octavo.drafters.text import Guess
 from octavo.request import Request
-from octavo.sampling.seeds import uniform
 from octavo.weights.stated import tokenizer_of
 
 CHOICES = 8  # tokens that may follow a context
 LIKELY = 0.25  # chance of the likeliest: with less the chain ends before it
-DRAW = 4  # place of the noise of draws among a request's numbers
 
 
 class NgramText:
@@ -34,7 +32,7 @@ class NgramText:
     def __init__(self, model: NgramModel, request: Request, *, drawn: bool) -> None:
         self._model = model
         self._request = request
-        self._drawn = drawn and not request.params.greedy
+        self._drawn = drawn
         self._own = Automaton()
         self._last: deque[int] = deque(maxlen=model.order - 1)
 
@@ -54,33 +52,22 @@ class NgramText:
         return self._own.tokens[end : end + most] if length >= SHORTEST else self._further(most)
 
     def _further(self, most: int) -> Proposal:
-        tokens: list[int] = []
-        chances: list[dict[int, float]] = []
+        chain = Chain()
         context = deque(self._last, maxlen=self._last.maxlen)
         root = len(self._own.tokens)
-        while len(tokens) < most:
+        while len(chain.tokens) < most:
             likely = self._model.likely(tuple(context), CHOICES)
             if not likely or likely[0][1] < LIKELY:
                 break
-            token = self._chosen(likely, root, len(tokens))
-            if self._drawn:
-                whole = sum(chance for _, chance in likely)
-                chances.append({other: chance / whole for other, chance in likely})
-            tokens.append(token)
-            context.append(token)
-        return Proposal(tuple(tokens), (), tuple(chances))
+            context.append(chain.add(self._picked(likely, root, len(chain.tokens))))
+        return chain.proposal()
 
-    def _chosen(self, likely: Sequence[tuple[int, float]], root: int, place: int) -> int:
-        if not self._drawn:
-            ids = [token for token, _ in likely]
-            choices = [(rank, log(chance)) for rank, (_, chance) in enumerate(likely)]
-            return in_order(choices, self._request, root + place, ids)[0][0]
-        at = uniform(self._request.seed, root, place, DRAW, 0) * sum(chance for _, chance in likely)
-        for token, chance in likely:
-            if at < chance:
-                return token
-            at -= chance
-        return likely[-1][0]
+    def _picked(self, likely: Sequence[tuple[int, float]], root: int, place: int) -> Picked:
+        if self._drawn:
+            return drawn([(token, log(chance)) for token, chance in likely], self._request, root - 1, place)
+        ids = [token for token, _ in likely]
+        choices = [(rank, log(chance)) for rank, (_, chance) in enumerate(likely)]
+        return Picked(in_order(choices, self._request, root + place, ids, 1))
 
 
 class NgramModelShelf:
@@ -88,10 +75,10 @@ class NgramModelShelf:
         """Raises MissingFileError, BadFileError, ConfigError: one line that names the file."""
         self._model = NgramModel(path)
         self._model.check(tokenizer_of(target.checkpoint))
-        self._verify: VerifyRule = target.config.verify
+        self._draws = Draws(target.config.verify)
 
     def open(self, request: Request) -> NgramText:
-        return NgramText(self._model, request, drawn=self._verify in ("residual", "block"))
+        return NgramText(self._model, request, drawn=self._draws.wanted(request))
 
     def close(self, request: Request, lookup: object) -> None:
         return

@@ -59,7 +59,7 @@ class Proposal:
 
     chances, for rules that ask for them (`EngineConfig.verify`): per draft the chances by token that it was drawn from,
     adding up to 1; siblings, drawn without replacement, have the same; None for a draft that was not drawn. Whatever
-    was drawn is proposed: how many drafts there are may not depend on which tokens came.
+    was drawn is proposed: how many drafts there are behind a token may depend on that and those before it alone.
     """
 
     token_ids: tuple[int, ...] = ()

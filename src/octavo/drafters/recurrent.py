@@ -23,7 +23,7 @@ from math import exp
 
 from octavo.drafters.folder import HeadFolder
 from octavo.drafters.head import HeadDrafter
-from octavo.drafters.likely import in_order, likeliest, width
+from octavo.drafters.likely import likeliest, width
 from octavo.drafters.port import DraftRow, DraftSession
 from octavo.drafters.target import Target, shared
 from octavo.drafters.tree import Tree
@@ -31,6 +31,7 @@ from octavo.errors import UnsupportedError
 from octavo.program.builder import Builder
 from octavo.program.ir import Program
 from octavo.request import Row
+from octavo.sampling.rules import Chances
 
 NAME = "recurrent"
 FIRST, NEXT = f"{NAME}.first", f"{NAME}.next"
@@ -66,7 +67,8 @@ class Beam:
 class Search:
     """Of one request. beams: the likeliest paths of the last length, those alone that may go on to drafts worth their
     rows. chances: of all paths that were beams. sure: the chance that one of `beams` comes true; promised: that so does
-    one a token longer, were the next token as sure as the last."""
+    one a token longer, were the next token as sure as the last. drawn: what the last token of each path was drawn from,
+    where tokens are drawn: several after the root, then one after each path."""
 
     row: DraftRow
     least: float
@@ -74,6 +76,7 @@ class Search:
     chances: dict[tuple[int, ...], float] = field(default_factory=dict)
     sure: float = 1.0
     promised: float = 1.0
+    drawn: dict[tuple[int, ...], Chances] = field(default_factory=dict)
 
     def grow(self, beams: Sequence[Beam]) -> None:
         self.chances |= {beam.token_ids: exp(beam.score) for beam in beams}
@@ -85,7 +88,7 @@ class Search:
 class RecurrentDrafter(HeadDrafter):
     def __init__(self, folder: HeadFolder, target: Target, *, adaptive: bool = True) -> None:
         """Raises ConfigError, BadFileError, UnsupportedError for what is no recurrent drafter of this target."""
-        super().__init__(folder, adaptive=adaptive)
+        super().__init__(folder, target.config.verify, adaptive=adaptive)
         self.taps: tuple[str, ...] = (target.hidden,)
         sizes = _sizes(folder, target)
         self.programs: Mapping[str, Program] = {name: _program(folder, target, sizes, name) for name in (FIRST, NEXT)}
@@ -112,7 +115,7 @@ class RecurrentDrafter(HeadDrafter):
             promised = {search.row.request.id: search.promised for search in live}
             if not live or not self._worth.pays(promised, self._seconds, len(rows), session):
                 break
-        return [tree(search.chances, search.least) for search in found]
+        return [drawn_tree(search) if search.drawn else tree(search.chances, search.least) for search in found]
 
     def _level(self, session: DraftSession, live: Sequence[Search], wide: int, depth: int, requests: int) -> None:
         """The beams of these, a token longer."""
@@ -123,14 +126,18 @@ class RecurrentDrafter(HeadDrafter):
         choices = likeliest(session.logits(f"{name}.logits"), range(sum(len(s.beams) for s in live)), count)
         first = 0
         for search in live:
-            row, size = search.row, len(search.beams)
-            index = row.request.num_tokens + len(row.result.token_ids) + depth
-            after = [
-                Beam(beam.score + logprob, (*beam.token_ids, token), first + place)
-                for place, beam in enumerate(search.beams)
-                for token, logprob in in_order(choices[first + place], row.request, index, self._ids, wide)
-            ]
-            search.grow(sorted(after, key=lambda beam: -beam.score)[:wide])
+            row, size, after = search.row, len(search.beams), list[Beam]()
+            draws = self._draws.wanted(row.request)
+            most = 1 if draws and depth else wide
+            for place, beam in enumerate(search.beams, first):
+                picked = self._draws.pick(
+                    choices[place], row, depth, self._ids, most, depth * MOST_WIDTH + place - first
+                )
+                for token, logprob in picked.choices:
+                    after.append(Beam(beam.score + logprob, (*beam.token_ids, token), place))
+                    if picked.chances is not None:
+                        search.drawn[after[-1].token_ids] = picked.chances
+            search.grow(after if draws else sorted(after, key=lambda beam: -beam.score)[:wide])
             first += size
 
 
@@ -138,7 +145,15 @@ def tree(chances: Mapping[tuple[int, ...], float], least: float) -> Tree:
     """Paths as nodes: tokens, parents, chances above `least`, the likeliest first. Every path's beginning is there."""
     kept = sorted((path for path in chances if chances[path] > least), key=lambda path: (-chances[path], len(path)))
     places = {(): -1} | {path: place for place, path in enumerate(kept)}
-    return [path[-1] for path in kept], [places[path[:-1]] for path in kept], [chances[path] for path in kept]
+    return Tree([path[-1] for path in kept], [places[path[:-1]] for path in kept], [chances[path] for path in kept])
+
+
+def drawn_tree(search: Search) -> Tree:
+    """All paths, as they were drawn."""
+    kept, drawn = list(search.drawn), list(search.drawn.values())
+    places = {(): -1} | {path: place for place, path in enumerate(kept)}
+    chances = [search.chances[path] for path in kept]
+    return Tree([path[-1] for path in kept], [places[path[:-1]] for path in kept], chances, drawn)
 
 
 def _run_row(search: Search) -> Row:

@@ -15,8 +15,7 @@ from math import inf
 from octavo.drafters.pace import further
 from octavo.drafters.port import DraftSession, Proposal
 from octavo.drafters.worth import CAUTION, FADED, KEPT, worthwhile
-
-Tree = tuple[Sequence[int], Sequence[int], Sequence[float]]  # per node its token, its parent (-1: the root), its chance
+from octavo.sampling.rules import Chances
 
 MOST_TRUST = 1.25  # a drafter's chances are believed so far at most
 FIRST_ACCEPTED, FIRST_NODES = 1.0, 2.0  # of a proposal, before one was seen
@@ -25,6 +24,16 @@ ALL_KEPT = 0.97  # of what was seen of all requests, at each proposal
 COOLED = 0.995  # of what a proposal took, at each step that makes none: it may have been a slow moment
 SLOW, FORGOT = 4.0, 1.01  # what took more than so many times the quickest is heard as that; which is forgotten as fast
 LATELY = 0.95  # of what became of proposals, at each: a few that fail in a row say little
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Per node its token, its parent (-1: the root), its chance; and what it was drawn from, where nodes are drawn."""
+
+    tokens: Sequence[int] = ()
+    parents: Sequence[int] = ()
+    chances: Sequence[float] = ()
+    drawn: Sequence[Chances | None] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,26 +65,26 @@ def grow(chances: Sequence[Sequence[float]], most: int, least: float = 0.0) -> l
     return nodes
 
 
-def proposal(token_ids: Sequence[int], parents: Sequence[int]) -> Proposal:
+def proposal(tree: Tree) -> Proposal:
     """A tree that never branches is a chain, which has no paths to be gathered and moved."""
-    branches = any(parent != place - 1 for place, parent in enumerate(parents))
-    return Proposal(tuple(token_ids), tuple(parents) if branches else ())
+    branches = any(parent != place - 1 for place, parent in enumerate(tree.parents))
+    return Proposal(tuple(tree.tokens), tuple(tree.parents) if branches else (), tuple(tree.drawn))
 
 
 def pruned(tree: Tree, nodes: Sequence[int]) -> Tree:
     """Of these nodes alone, the parents of all among them. First the path of first children: as far as a tree begins
-    as a chain, its rows cost what a chain's do."""
-    tokens, parents, chances = tree
+    as a chain, its rows cost what a chain's do. Siblings stay in order."""
     kept, line = sorted(nodes), [-1]
     for node in kept:
-        if parents[node] == line[-1]:
+        if tree.parents[node] == line[-1]:
             line.append(node)
     kept = [*line[1:], *sorted(set(kept) - set(line))]
     places = {-1: -1} | {node: place for place, node in enumerate(kept)}
-    return (
-        [tokens[node] for node in kept],
-        [places[parents[node]] for node in kept],
-        [chances[node] for node in kept],
+    return Tree(
+        [tree.tokens[node] for node in kept],
+        [places[tree.parents[node]] for node in kept],
+        [tree.chances[node] for node in kept],
+        [tree.drawn[node] for node in kept] if tree.drawn else (),
     )
 
 
@@ -122,17 +131,21 @@ class TreeWorth:
 
     def best(self, named: Sequence[tuple[str, Tree]], rows: int, session: DraftSession) -> list[Tree]:
         """Of each request's tree the nodes that make the most tokens a second in a step of `rows` requests. A parent
-        is as likely as its children at least, and stands before them."""
+        is as likely as its children at least, and stands before them. Nodes that were drawn stay: to leave out some for
+        what they are would change the distribution that they are of."""
         if not self._adaptive or session.seconds(rows) <= 0:
-            return [pruned(tree, range(len(tree[0]))) for _, tree in named]
+            return [pruned(tree, range(len(tree.tokens))) for _, tree in named]
         trust = [self._believed(name) for name, _ in named]
-        ranked = [sorted(range(len(tree[0])), key=lambda node: -tree[2][node]) for _, tree in named]
+        ranked = [sorted(range(len(tree.tokens)), key=lambda node: -tree.chances[node]) for _, tree in named]
         chances = [
-            [min(believed * tree[2][node], 1.0) for node in order]
+            [min(believed * tree.chances[node], 1.0) for node in order]
             for believed, order, (_, tree) in zip(trust, ranked, named, strict=True)
         ]
         counts, _ = worthwhile(chances, rows, session.seconds)
-        return [pruned(tree, order[:count]) for (_, tree), order, count in zip(named, ranked, counts, strict=True)]
+        return [
+            pruned(tree, order if tree.drawn else order[:count])
+            for (_, tree), order, count in zip(named, ranked, counts, strict=True)
+        ]
 
     def pays(self, promised: Mapping[str, float], seconds: float, rows: int, session: DraftSession) -> bool:
         """Whether further drafts are worth making, which takes so long. promised: by request, the tokens that would
