@@ -70,9 +70,11 @@ fidelity: $(VENV)/dev.stamp
 	$(BIN)/octavo pull $(MODEL)
 	$(BIN)/python bench/fidelity.py $(MODEL) --kinds BF16 Q8_0
 
-# Drafters beside plain decoding, on a real model: no bit may differ. KINDS as --speculate has them.
+# Drafters beside plain decoding: all of them on tiny models, then KINDS, as --speculate has them, on a real one. No bit
+# may differ.
 KINDS := ngram suffix auto
 drafted: $(VENV)/dev.stamp
+	PYTHONPATH=src:tests $(BIN)/python -m exactness.every
 	$(BIN)/octavo pull $(MODEL)
 	$(BIN)/python bench/drafted.py $(MODEL) $(KINDS)
 

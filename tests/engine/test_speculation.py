@@ -65,6 +65,44 @@ def test_a_request_may_limit_its_drafts(make_llm):
     assert len(llm.stats().accepted_at) <= 2
 
 
+PORT = ("serves", "follow", "extend", "propose", "forget")
+
+
+@pytest.mark.parametrize("method", PORT)
+@pytest.mark.parametrize("after", [0, 9])
+def test_whatever_fails_of_a_drafter_changes_nothing_and_is_reported_once(make_llm, caplog, monkeypatch, method, after):
+    """At once, or after it has proposed for a while: wrong drafts, which have caches and rows behind them."""
+    plain = said(make_llm())
+    drafter, asked = ToyDrafter(VOCAB, lambda request, length: Proposal((3, 4, 5))), []
+    whole = getattr(drafter, method)
+
+    def failing(*args):
+        asked.append(args)
+        if len(asked) > after:
+            raise RuntimeError("no more")
+        return whole(*args)
+
+    monkeypatch.setattr(drafter, method, failing)
+    llm = make_llm(drafter=drafter)
+    with caplog.at_level(logging.ERROR, "octavo.runner"):
+        for _ in range(3):
+            assert said(llm) == plain
+    settle(llm)
+    assert sum("drafter failed" in record.message for record in caplog.records) == (len(asked) > after)
+    assert len(asked) == after + 1 or (method == "follow" and len(asked) <= after), "never asked again"
+
+
+def test_a_drafter_that_fails_at_load_ends_the_load_and_nothing_else(make_llm, monkeypatch):
+    def failing(weight):
+        raise RuntimeError("no tensor")
+
+    drafter = ToyDrafter(VOCAB, None)
+    monkeypatch.setattr(drafter, "tensor", failing)
+    with pytest.raises(RuntimeError, match="no tensor"):
+        make_llm(drafter=drafter)
+    assert said(make_llm())
+
+
 class Failing(ToyDrafter):
     """Proposes what is no token, then raises."""
 

@@ -72,17 +72,21 @@ class House:
         data, tokens = values.tobytes(), (*request.prompt_ids, *request.output_ids, *extra_ids)
         assert self.rows.setdefault(key(tokens), data) == data, "one prefix gave two rows of logits"
 
-    def run(self, requests, *, each_turn=None):
-        """each_turn(house, turn): called before every turn, to abort and the like."""
+    def run(self, requests, *, each_turn=None, every=0):
+        """each_turn(house, turn): called before every turn, to abort and the like. every: two requests come at once,
+        and one more after so many turns each; 0: all come at once."""
         self.rows.clear()
         self.deltas.clear()
         before = self.parts.scheduler.stats.as_dict()
-        for request in requests:
+        first = 2 if every else len(requests)
+        for request in requests[:first]:
             self.loop.post(Submit(request))
-        turn = 0
+        turn, later = 0, list(requests[first:])
         self.loop.turn()
-        while self.parts.scheduler.has_work:
+        while self.parts.scheduler.has_work or later:
             turn += 1
+            if later and (turn % every == 0 or not self.parts.scheduler.has_work):
+                self.loop.post(Submit(later.pop(0)))
             if each_turn is not None:
                 each_turn(self, turn)
             self.loop.turn()

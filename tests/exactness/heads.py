@@ -7,12 +7,13 @@ import json
 import numpy as np
 from safetensors.numpy import save_file
 
-from exactness.harness import House, check, company, prompts, request, subjects
+from exactness.harness import House, prompts, request, subjects
 from exactness.models import ODD
 from octavo.config import EngineConfig
 from octavo.drafters.folder import HeadFolder
 from octavo.drafters.null import NullDrafter
 from octavo.drafters.target import Target
+from octavo.request import Structure
 from octavo.weights.checkpoint import open_checkpoint
 from octavo.weights.fetch import resolve
 from octavo.weights.stated import model_config
@@ -138,40 +139,31 @@ def write_medusa(folder, outputs, states, vocab, *, heads=3, **config):
     return write(folder, {"architectures": ["MedusaModel"], "medusa_num_heads": heads, **config}, tensors)
 
 
-# ---- conditions under which a drafter must change nothing
+# ---- what is asked of a model with and without drafters
 VOCAB = ODD["vocab_size"]
-TOKENS = 20
-CONDITIONS = {
-    "batch": {"poison": True, "threads": 2},
-    "chunks": {"max_num_batched_tokens": 37, "poison": True},
-    "preemption": {"num_blocks": 24},
-    "outstanding": {
-        "plans_outstanding": 2,
-        "max_num_batched_tokens": 64,
-    },
-    "blocks": {"block_tokens": 32, "max_logit_rows": 40},
-}
+TOKENS = 24
+EDITS = (
+    {"presence_penalty": 0.5, "frequency_penalty": 0.3, "logprobs": 3},
+    {"temperature": 0.8, "repetition_penalty": 1.2, "top_k": 20, "logprobs": 2},
+    {"temperature": 1.0, "min_p": 0.05, "logit_bias": {5: 2.0}, "logprobs": 1, "logprobs_mode": "processed"},
+    {"temperature": 0.7, "min_tokens": 15, "bad_words": (), "allowed_token_ids": tuple(range(3, 180)), "logprobs": 0},
+    {"allowed_token_ids": (20, 21, 22), "logprobs": 1},  # soon the text repeats
+    {"temperature": 0.4, "allowed_token_ids": (30, 31, 32), "frequency_penalty": -0.5},
+    {"structure": Structure("regex", "[a-e ]{40}"), "logprobs": 1},
+    {"temperature": 0.7, "structure": Structure("regex", "[a-h ]{8,40}"), "logprobs": 2},
+)
 
 
 def asked():
-    """Ten subjects and four whose logits are edited and whose log-probabilities are wanted."""
-    edits = (
-        {"presence_penalty": 0.5, "frequency_penalty": 0.3, "logprobs": 3},
-        {"temperature": 0.8, "repetition_penalty": 1.2, "top_k": 20, "logprobs": 2},
-        {"temperature": 1.0, "min_p": 0.05, "logit_bias": {5: 2.0}, "logprobs": 1, "logprobs_mode": "processed"},
-        {
-            "temperature": 0.7,
-            "min_tokens": 15,
-            "bad_words": (),
-            "allowed_token_ids": tuple(range(3, 180)),
-            "logprobs": 0,
-        },
-    )
+    """Sixteen: half greedy, some whose logits are edited, whose log-probabilities are wanted, whose output is bound."""
+    lengths = (20, 33, 48, 90, 12, 40, 7, 29)
     edited = [
         request(f"e{i}", prompt, tokens=TOKENS, seed=70 + i, **each)
-        for i, (prompt, each) in enumerate(zip(prompts(VOCAB, (20, 33, 48, 90), seed=8), edits, strict=True))
+        for i, (prompt, each) in enumerate(zip(prompts(VOCAB, lengths, seed=8), EDITS, strict=True))
     ]
-    return [*subjects(VOCAB, tokens=TOKENS), *edited]
+    for each in edited:
+        each.eos_ids = (ODD["eos_token_id"],)
+    return [*subjects(VOCAB, tokens=TOKENS)[:8], *edited]
 
 
 def plain_run(model):
@@ -196,22 +188,3 @@ def logprobs(house):
         if delta.logprobs:
             found[delta.request_id] = found.get(delta.request_id, ()) + delta.logprobs
     return found
-
-
-def unchanged(model, drafter, plain, condition):
-    """Runs what was asked in a batch of 17 under one of the conditions, twice, and finds the plain run's bits."""
-    run, scores, _ = plain
-    house = House(model, drafter=drafter, **{"threads": 1} | CONDITIONS[condition])
-    mates = company(VOCAB, 3, 4)
-    first = house.run([*asked(), *mates])
-    check(first, run, ids=run.outputs)
-    assert {name: found for name, found in logprobs(house).items() if name in scores} == scores
-    if condition == "preemption":
-        assert first.stats["preemptions"] >= 1
-    if condition == "chunks":
-        assert first.stats["chunks"] > 1
-    again = house.run(asked())
-    assert again.stats["hits"] >= 5 or condition == "preemption"
-    check(again, run)
-    assert logprobs(house) == scores
-    house.close()

@@ -5,7 +5,8 @@ import pytest
 
 from exactness import heads
 from exactness.families import FAMILIES, write_family
-from exactness.harness import House, check, subjects
+from exactness.harness import House, check, request, subjects
+from exactness.models import smollm2
 from octavo.drafters.medusa import MedusaDrafter
 from octavo.drafters.recurrent import RecurrentDrafter
 
@@ -42,3 +43,22 @@ def accepted(model, drafter, plain, vocab):
     house.close()
     assert drafter.drafted > 20 and run.stats["drafts_rejected"] > 0
     check(run, plain)
+
+
+def test_what_heads_read_changes_no_bit_of_integers():
+    """The target's last state is kept as floats, and what its own head eats is still quantized alike."""
+    model = smollm2()
+    asked = [{"tokens": 6}, {"tokens": 6, "temperature": 1.0, "seed": 3}]
+
+    def run(drafter):
+        house = House(model, drafter=drafter)
+        found = house.run([request(f"i{i}", range(3, 40 + 9 * i), **each) for i, each in enumerate(asked)])
+        numerics, ops = house.parts.runner.loaded.numerics, house.parts.runner.loaded.programs["target"].ops
+        house.close()
+        return found, numerics, [op.kind for op in ops]
+
+    plain, numerics, ops = run(None)
+    tapped, same, apart = run(heads.Recorder())
+    assert numerics == same and ops[-2:] == ["fused.norm", "linear"] and apart[-3:] == ["norm", "quantize", "linear"]
+    assert tapped.outputs == plain.outputs
+    check(tapped, plain)

@@ -32,7 +32,7 @@ class NgramText:
     def __init__(self, model: NgramModel, request: Request, *, drawn: bool) -> None:
         self._model = model
         self._request = request
-        self._drawn = drawn
+        self._drawn = drawn and not request.params.greedy
         self._own = Automaton()
         self._last: deque[int] = deque(maxlen=model.order - 1)
 

@@ -179,7 +179,7 @@ class Runner:
         """Drops all state of a request that has ended; rows of it that are still in flight yield nothing. Seconds that
         the masks of its output took."""
         self._requests.forget(request_id)
-        self._drafter.forget(request_id)
+        self._guarded(lambda: self._drafter.forget(request_id), None)
         return self._sampler.forget(request_id)
 
     @property
@@ -225,7 +225,7 @@ class Runner:
         step.mates.part()
         rows = outcome.sample(self._sampler, logits, plan.rows, alive)
         self._count(step, begun)
-        if step.mates.served(self._drafter):
+        if self._served(step.mates):
             rows = self._draft(plan.rows, alive, rows)
         return StepResult(plan.number, tuple(map(outcome.brief, rows)))
 
@@ -238,8 +238,8 @@ class Runner:
     def _followed(self, step: Step, tokens: tuple[int, ...]) -> tuple[RowResult | int, ...]:
         """The results of a cohort, with what the drafter proposes after them."""
         results, mates, plan = outcome.decoded(tokens), step.mates, step.plan
-        served = mates.served(self._drafter)
-        if self._failed or not served:
+        served = self._served(mates)
+        if not served:
             return results
         proposals: Sequence[Proposal] | None = None
         if results is tokens:
@@ -274,7 +274,7 @@ class Runner:
 
     def _count(self, step: Step, begun: float) -> None:
         """How long the step took, with its sampling, which began then."""
-        if step.mates.served(self._drafter) and step.decodes:
+        if self._served(step.mates) and step.decodes:
             self._pace.hear(step.plan.num_tokens, step.seconds + time.perf_counter() - begun)
 
     # ---- drafts
@@ -285,7 +285,7 @@ class Runner:
         seen: dict[int, DraftRow] = {}
         begin = logits = 0
         for number, (row, request, result) in enumerate(zip(rows, requests, results, strict=True)):
-            if request is not None and self._drafter.serves(request):
+            if request is not None and self._serves(request):
                 seen[number] = DraftRow(request, row, begin, result, logits)
             begin += len(row.token_ids)
             logits += row.num_logits
@@ -309,6 +309,12 @@ class Runner:
             return self._drafter.propose(self, tuple(sampled.values()))
 
         return self._guarded(ask, [Proposal()] * len(sampled))
+
+    def _served(self, mates: Mates) -> list[Request]:
+        return self._guarded(lambda: mates.served(self._drafter), [])
+
+    def _serves(self, request: Request) -> bool:
+        return self._guarded(lambda: self._drafter.serves(request), False)
 
     def _guarded(self, ask: Callable[[], Asked], nothing: Asked) -> Asked:
         """A drafter that fails is never asked again, and that is said once: what it would have proposed changes no
