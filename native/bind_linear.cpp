@@ -53,14 +53,14 @@ Packed pack(int kind, int m, int n, int group, int offset, uintptr_t data, uintp
 }
 
 // Panels are claimed in chunks by `threads` threads, each with its own scratch.
-// input, output: ActKind.
+// input, output: ActKind; output -1: floats of GLU.
 void run(int isa, const Packed& w, const Packed* w2, int input, uintptr_t x, int rows, int ldx, int epilogue,
          int activation, uintptr_t bias, uintptr_t bias2, uintptr_t addend, int output, uintptr_t out, int ldo, int chunk,
          int threads) {
   LinearArgs a{};
   a.w = &w.linear;
   a.w2 = w2 ? &w2->linear : nullptr;
-  a.input = (ActKind)input, a.output = (ActKind)output;
+  a.input = (ActKind)input, a.output = output < 0 ? ActKind::BF16 : (ActKind)output;
   a.x = address<uint8_t>(x);
   a.rows = rows;
   a.ldx = ldx;
@@ -69,9 +69,9 @@ void run(int isa, const Packed& w, const Packed* w2, int input, uintptr_t x, int
   a.bias = address<float>(bias);
   a.bias2 = address<float>(bias2);
   a.addend = address<float>(addend);
-  if (a.epilogue == Epilogue::GLU && a.output != ActKind::BF16) a.records = address<uint8_t>(out);
-  else if (a.epilogue == Epilogue::GLU) a.out16 = address<uint16_t>(out);
-  else a.out = address<float>(out);
+  if (a.epilogue != Epilogue::GLU || output < 0) a.out = address<float>(out);
+  else if (a.output != ActKind::BF16) a.records = address<uint8_t>(out);
+  else a.out16 = address<uint16_t>(out);
   a.ldo = ldo;
   const LinearKernels& kernels = linear_kernels((Isa)isa);
   const int panels = w.linear.panels;

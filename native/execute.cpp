@@ -104,13 +104,21 @@ void Step::norm(const BoundOp& op, int thread, uint8_t* own) const {
   kernels.norm(a, r.begin, r.end);
 }
 
-void Step::element(const BoundOp& op, Range r) const {
+// Apart, as norms are: what feeds a linear.
+void Step::element(const BoundOp& op, int thread, uint8_t* own) const {
   const OpRecord& record = *op.record;
   const BufferRecord& out = buffer(record.outs[0]);
+  Range r = share(record.outs[0], thread);
   ElementArgs e{};
   e.a = data<const float>(record.ins[0]);
   if (record.ins.size() > 1) e.b = data<const float>(record.ins[1]);
-  aim(e, record.outs[0], data<uint8_t>(record.outs[0]));
+  if (op.feeds && apart(op)) {
+    fetch_share(*op.feeds, thread);
+    r = {0, rows(record.outs[0])};
+    aim(e, record.outs[0], own + 3 * linear_scratch);
+  } else {
+    aim(e, record.outs[0], data<uint8_t>(record.outs[0]));
+  }
   e.width = out.width, e.ldo = out.ld;
   if (record.kind == OpKind::GLU || record.kind == OpKind::ACT) e.activation = record.ints[0];
   if (record.kind == OpKind::ACT) e.scale = record.floats[0];
@@ -187,7 +195,7 @@ void Step::linears(const BoundOp& op, int thread, uint8_t* own) const {
     a[i] = op.linears[i];
     a[i].x = op.eats && apart(*op.eats) ? own + 3 * linear_scratch : data<const uint8_t>(record.ins[0]);
     a[i].rows = rows(record.ins[0]);
-    if (a[i].epilogue != Epilogue::GLU) a[i].out = data<float>(record.outs[i]);
+    if (a[i].epilogue != Epilogue::GLU || !is_quantized(buffer(record.outs[i]).dtype)) a[i].out = data<float>(record.outs[i]);
     else if (a[i].output == ActKind::BF16) a[i].out16 = data<uint16_t>(record.outs[i]);
     else a[i].records = data<uint8_t>(record.outs[i]);
     if (a[i].epilogue == Epilogue::ADD) a[i].addend = data<const float>(record.ins[1]);
@@ -270,7 +278,7 @@ void Step::run(const BoundOp& op, int thread, uint8_t* own) const {
     case OpKind::ADD:
     case OpKind::GLU:
     case OpKind::ACT:
-    case OpKind::QUANTIZE: return element(op, r);
+    case OpKind::QUANTIZE: return element(op, thread, own);
     case OpKind::POOL: return pool(op, r);
     case OpKind::ROPE_ANGLES:
     case OpKind::ROPE: return rope(op, r);

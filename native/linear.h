@@ -76,7 +76,7 @@ enum Activation : int32_t { SILU = 0, GELU_TANH = 1, GELU = 2, CAP = 3, CLAMPED 
 enum class Epilogue : int32_t {
   STORE = 0,     // out[t, m] = y
   ADD = 1,       // out[t, m] = addend[t, m] + y        (out may be addend)
-  GLU = 2,       // two matrices g, u: out16 or records = quantized(act(g) * u)
+  GLU = 2,       // two matrices g, u: out = act(g) * u; out16 or records = that, quantized
 };
 
 struct LinearArgs {
@@ -90,7 +90,7 @@ struct LinearArgs {
   Epilogue epilogue;
   int32_t activation;         // GLU: SILU, GELU_TANH or CLAMPED
   float alpha, limit;         // CLAMPED
-  float* out;                 // STORE, ADD: [rows, ldo]
+  float* out;                 // STORE, ADD; GLU, instead of out16: [rows, ldo]
   uint16_t* out16;            // GLU: [rows, ldo] bf16; columns [m, ldo) are written as zero by the last panel
   uint8_t* records;           // GLU, instead of out16: [rows, ldo] records; a panel's 32 channels are one record
   ActKind output;             // of records: not I15, whose scale is the row's

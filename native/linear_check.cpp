@@ -184,7 +184,7 @@ bool passes(Isa isa) {
     if (!check_case(isa, c, noise)) return false;
   for (const Case& c : CASES) {
     if (!is_whole(c.kind)) continue;
-    for (const ActKind kind : {ActKind::I15, ActKind::I8G32, ActKind::I15G32})
+    for (const ActKind kind : {ActKind::I15, ActKind::I8G32, ActKind::I15G32, ActKind::I15Q})
       if (!check_records(isa, c, kind, noise)) return false;
   }
   return true;

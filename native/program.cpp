@@ -8,7 +8,7 @@
 namespace octavo {
 namespace {
 
-constexpr int32_t MAGIC = 0x4f435456, ENCODING = 4;
+constexpr int32_t MAGIC = 0x4f435456, ENCODING = 5;
 
 constexpr std::pair<const char*, OpKind> KINDS[] = {
     {"embed", OpKind::EMBED},

@@ -20,7 +20,7 @@ enum class OpKind : int32_t {
 enum class CacheLayout : int32_t { VALUES = 0, KEYS = 1, ROWS = 2 };
 
 enum class BufferKind : int32_t { HEADER = 0, VALUE = 1, EXPORT = 2, FOREIGN = 3 };
-enum class DType : int32_t { F32 = 0, BF16 = 1, I32 = 2, I15 = 3, I8G32 = 4, I15G32 = 5, I8ROW = 6, I8X = 7 };
+enum class DType : int32_t { F32 = 0, BF16 = 1, I32 = 2, I15 = 3, I8G32 = 4, I15G32 = 5, I8ROW = 6, I8X = 7, I15Q = 8 };
 
 // Whether a linear may eat it, and as what (activation.h).
 inline bool is_quantized(DType t) { return t != DType::F32 && t != DType::I32; }
@@ -31,6 +31,7 @@ inline ActKind act_kind(DType t) {
     case DType::I15G32: return ActKind::I15G32;
     case DType::I8ROW: return ActKind::I8ROW;
     case DType::I8X: return ActKind::I8X;
+    case DType::I15Q: return ActKind::I15Q;
     default: return ActKind::BF16;
   }
 }

@@ -230,7 +230,7 @@ void Session::bind_claims(LoadedProgram& p) const {
   p.counters = std::make_unique<Counter[]>(static_cast<size_t>(CLAIM_EPOCHS) * p.sets * limits_.threads);
 }
 
-// Finds the norms that threads may compute apart; the bytes that one thread needs for it. Such a norm has a barrier before
+// Finds the norms, and what else feeds one linear, that threads may compute apart; the bytes that one thread needs for it. Such a norm has a barrier before
 // it and another behind it, which then falls away: so nothing but the linear may read what it writes, and nothing may
 // write what it reads until the next one.
 size_t Session::bind_apart(LoadedProgram& p) const {
@@ -242,7 +242,7 @@ size_t Session::bind_apart(LoadedProgram& p) const {
   size_t bytes = 0;
   for (size_t i = 0; i + 1 < p.ops.size(); ++i) {
     const OpRecord &norm = *p.ops[i].record, &linear = *p.ops[i + 1].record;
-    if (norm.kind != OpKind::NORM || !is_linear(linear.kind) || !norm.barrier || !linear.barrier) continue;
+    if ((norm.kind != OpKind::NORM && norm.kind != OpKind::QUANTIZE) || !is_linear(linear.kind) || !norm.barrier || !linear.barrier) continue;
     const int32_t out = norm.outs[0];
     const BufferRecord& buffer = p.record.buffers[out];
     if (linear.ins[0] != out || readers[out] != 1 || buffer.kind != BufferKind::VALUE || buffer.symbol == Symbol::CONSTANT) continue;

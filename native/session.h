@@ -33,8 +33,8 @@ struct BoundOp {
   int32_t panels = 0;  // of all its linears; of one expert
   int32_t experts = 0;
   int32_t claims = 0;  // which set of counters hands out its panels or tasks
-  const BoundOp* eats = nullptr;   // linear: the norm before it that it alone reads; see Step::apart
-  const BoundOp* feeds = nullptr;  // norm: that linear
+  const BoundOp* eats = nullptr;   // linear: the norm or quantize before it that it alone reads; see Step::apart
+  const BoundOp* feeds = nullptr;  // that linear
   CacheView cache{};
   LatentView latent{};
   const float* vector = nullptr;        // norm: its weight; embed: what is added to every row; plain matrix; sinks

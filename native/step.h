@@ -73,7 +73,7 @@ struct Step {
   void concat(const BoundOp& op, Range r) const;
   void norm(const BoundOp& op, int thread, uint8_t* own) const;
   void pool(const BoundOp& op, Range r) const;
-  void element(const BoundOp& op, Range r) const;
+  void element(const BoundOp& op, int thread, uint8_t* own) const;
   void rope(const BoundOp& op, Range r) const;
   void kv_write(const BoundOp& op, Range r) const;
   void keep_tops(const LinearArgs& a, int32_t begin, int32_t end, float* tops) const;

@@ -197,7 +197,7 @@ void Step::expert_linears(const BoundOp& op, int thread, uint8_t* own) const {
       for (int32_t position = begin[expert]; position < begin[expert + 1]; position += EXPERT_ROWS) {
         a.x = rows_here, a.rows = std::min(begin[expert + 1] - position, EXPERT_ROWS);
         uint8_t* to = out + position * out_row;
-        if (a.epilogue != Epilogue::GLU) a.out = reinterpret_cast<float*>(to);
+        if (a.epilogue != Epilogue::GLU || !is_quantized(buffer(record.outs[0]).dtype)) a.out = reinterpret_cast<float*>(to);
         else if (a.output == ActKind::BF16) a.out16 = reinterpret_cast<uint16_t*>(to);
         else a.records = to;
         if (ready != expert) {

@@ -9,7 +9,7 @@
 // Records (activation.h): per block of 32 columns (16 in groups of 16), ascending, with the exact integers
 // n = sum (v - offset) x and X = sum x, each converted to float32 once, and d the block's scale:
 //   I15            y = fma(n, s, y), y = fma(b, X, y) where there is a bias; at the end y = y * d
-//   I8G32, I15G32  t = n * s, t = fma(b, X, t) where there is a bias, y = fma(d, t, y)
+//   I8G32, I15G32, I15Q  t = n * s, t = fma(b, X, t) where there is a bias, y = fma(d, t, y)
 #include "isa/quantize.h"
 #include "linear.h"
 #include "panel.h"
@@ -33,6 +33,7 @@ struct RecordBlock {
   size_t stride;
   int rows;
   bool first;
+  const uint32_t* light;  // of each block of 32 columns, a bit a row: light there. null: not asked for
 };
 
 constexpr int VECTORS = PANEL / VW;
@@ -131,10 +132,11 @@ namespace octavo::OCTAVO_ISA_NAME {
 
 constexpr int STREAM_ROWS = MR_GROUP < 8 ? MR_GROUP : 8, STREAM_PANELS = 16;
 
-// Scratch: [sum, start of w][sum, start of w2][words of w][words of w2], each on a cache line.
+// Scratch: [sum, start of w][sum, start of w2][words of w][words of w2], each on a cache line; of records light alone.
 struct ScratchPlan {
   float *sum[2], *start[2];
   uint8_t* words[2];
+  uint32_t* light;  // [rows / MR_RECORDS, rounded up][blocks of 32 columns]
 };
 
 static uint8_t* take_scratch(uint8_t*& at, size_t bytes) {
@@ -145,8 +147,9 @@ static uint8_t* take_scratch(uint8_t*& at, size_t bytes) {
 
 static ScratchPlan plan_scratch(const LinearArgs& a, uint8_t* scratch) {
   ScratchPlan plan{};
-  if (a.input != ActKind::BF16) return plan;
   uint8_t* at = (uint8_t*)(((uintptr_t)scratch + 63) / 64 * 64);
+  if (SKIPS_LIGHT && a.input == ActKind::I15Q && a.rows > 2) plan.light = (uint32_t*)at;
+  if (a.input != ActKind::BF16) return plan;
   const PackedLinear* both[2] = {a.w, a.w2};
   for (int i = 0; i < 2; i++) {
     if (!both[i] || !is_grouped(both[i]->kind)) continue;
@@ -186,8 +189,20 @@ static void sum_groups(const PackedLinear& w, const LinearArgs& a, float* sum, f
   }
 }
 
+static void find_light(const LinearArgs& a, uint32_t* light) {
+  const int record = record_bytes(a.input), blocks = (a.w->n + BLOCK - 1) / BLOCK;
+  for (int first = 0; first < a.rows; first += MR_RECORDS, light += blocks) {
+    for (int b = 0; b < blocks; b++) light[b] = 0;
+    for (int r = 0; r < MR_RECORDS && first + r < a.rows; r++) {
+      const uint8_t* x = (const uint8_t*)a.x + (size_t)(first + r) * a.ldx + act_planes(a.input) * BLOCK;
+      for (int b = 0; b < blocks; b++) light[b] |= (uint32_t)((const BlockSide*)(x + b * record))->light << r;
+    }
+  }
+}
+
 static void prepare(const LinearArgs& a, uint8_t* scratch) {
   const ScratchPlan plan = plan_scratch(a, scratch);
+  if (plan.light) find_light(a, plan.light);
   if (plan.sum[0]) sum_groups(*a.w, a, plan.sum[0], plan.start[0]);
   if (plan.sum[1]) sum_groups(*a.w2, a, plan.sum[1], plan.start[1]);
 }
@@ -228,8 +243,12 @@ static void store_glu(const LinearArgs& a, int panel, int row, int rows, const f
     for (int v = 0; v < PANEL; v += VW) {
       const vf g = v_load(gate + r * PANEL + v), u = v_load(up + r * PANEL + v);
       const vf y = gated(a, g, u);
-      if (a.records) v_store(full + v, y);
+      if (a.records || a.out) v_store(full + v, y);
       else v_store_bf16(act + v, y);
+    }
+    if (a.out) {
+      store_row(a.out + (size_t)(row + r) * a.ldo + first, full, columns);
+      continue;
     }
     if (a.records) {
       quantize_blocks(a.output, full, columns, a.records + (size_t)(row + r) * a.ldo + (size_t)panel * record_bytes(a.output));
@@ -283,7 +302,9 @@ static void open_panel(const PackedLinear* w, const LinearArgs& a, int panel, ui
 static void panel_rows(const PanelSource& s, const LinearArgs& a, const ScratchPlan& plan, int which, int row, int rows,
                        float* y) {
   if (a.input != ActKind::BF16) {
-    const RecordBlock block{a.input, (const uint8_t*)a.x + (size_t)row * a.ldx, (size_t)a.ldx, rows, row == 0};
+    const int blocks = (s.w->n + BLOCK - 1) / BLOCK;
+    const uint32_t* light = plan.light ? plan.light + (size_t)(row / MR_RECORDS) * blocks : nullptr;
+    const RecordBlock block{a.input, (const uint8_t*)a.x + (size_t)row * a.ldx, (size_t)a.ldx, rows, row == 0, light};
     micro_records(*s.w, s.geometry, s.panel, block, y);
     return;
   }

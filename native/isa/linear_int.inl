@@ -4,6 +4,7 @@
 namespace octavo::OCTAVO_ISA_NAME {
 
 constexpr int MR_RECORDS = 16, INT_ROWS = 4;
+constexpr bool SKIPS_LIGHT = false;
 
 // The same bytes are seen as words and as halves of words.
 typedef uint32_t __attribute__((may_alias)) word32;

@@ -7,6 +7,7 @@
 namespace octavo::OCTAVO_ISA_NAME {
 
 constexpr int MR_RECORDS = 16;
+constexpr bool SKIPS_LIGHT = false;
 constexpr int STREAM_AHEAD = 4096;  // bytes of the stream fetched ahead
 
 // The operands of a block. U4: operand q is quad q (four columns as they stand in a plane) in bytes. Others: operands 2 q

@@ -4,6 +4,7 @@
 namespace octavo::OCTAVO_ISA_NAME {
 
 constexpr int MR_RECORDS = 32;
+constexpr bool SKIPS_LIGHT = true;  // more than two rows of I15Q: RecordBlock's light
 
 // One line of the stream, ahead of its reading and beside products: lines asked for in a burst fill the core's miss
 // buffers, and what is read then waits behind them. Bytes keep memory busy and go to the second cache, whose misses do not
@@ -91,21 +92,25 @@ OCTAVO_INLINE __m512i broadcast_word(const uint8_t* x) {
 // Rows of one step, of more than two: so few that what ends a step and begins the next runs beside the products of both.
 constexpr int AT_ONCE = 2;
 
-// R rows of one block onto to[row][half]. x: the record of the first row, part: where in a plane the block begins.
+// R rows of one block onto to[r * apart][half]. x: the record of the first row, part: where in a plane the block begins.
 // FETCH: on the way the lines of the stream from `ahead` on, as many as a block's quads have.
-template <WeightKind K, ActKind A, int QUADS, int R, bool FETCH>
-OCTAVO_INLINE void add_record(const __m512i (&words)[QUADS][2], const BlockScale& b, const uint8_t* x, size_t stride,
-                              int part, __m512* to, const uint8_t*& ahead) {
+// LIGHT: of rows whose low plane is zero there, so that the products with it would add nothing.
+template <WeightKind K, ActKind A, int QUADS, int R, bool FETCH, bool LIGHT = false>
+OCTAVO_INLINE void add_record(const __m512i (&words)[QUADS][2], const BlockScale& b, const uint8_t* x,
+                              ptrdiff_t stride, int part, __m512* to, ptrdiff_t apart, const uint8_t*& ahead) {
   constexpr int PLANES = act_planes(A);
+  constexpr bool LOW = PLANES == 2 && !LIGHT;
   __m512i n[R][2], low[R][2];  // a chain for each plane, so that enough are in flight
 #pragma GCC unroll 4
   for (int r = 0; r < R; r++) {
-    // 128 = 1 << 7: the start of the high plane's chain is shifted with it
-    __m512i start = _mm512_setzero_si512();
-    if (!is_unsigned(K)) start = broadcast_word(x + r * stride + PLANES * BLOCK + 4 * b.sums);
-    if (!is_unsigned(K) && PLANES == 1) start = _mm512_slli_epi32(start, 7);
-    n[r][0] = n[r][1] = start;
-    if (PLANES == 2) low[r][0] = low[r][1] = _mm512_setzero_si512();
+    // Where the chains start: at 128 (whole) and `offset` times the negated sum, the high plane's at a 128th of that. Of
+    // light rows both are multiples of 128.
+    int32_t minus = 0, shift = 0;
+    if (!is_unsigned(K) || b.offset) __builtin_memcpy(&minus, x + r * stride + PLANES * BLOCK + 4 * b.sums, 4);
+    if (b.offset) shift = minus * b.offset;
+    const int32_t whole = is_unsigned(K) ? 0 : minus;
+    n[r][0] = n[r][1] = _mm512_set1_epi32(PLANES == 1 ? whole * 128 + shift : LIGHT ? whole + (shift >> 7) : whole);
+    if (LOW) low[r][0] = low[r][1] = _mm512_set1_epi32(shift);
   }
 #pragma GCC unroll 8
   for (int q = 0; q < QUADS; q++) {
@@ -117,7 +122,7 @@ OCTAVO_INLINE void add_record(const __m512i (&words)[QUADS][2], const BlockScale
       const __m512i v = broadcast_word(at);
       n[r][0] = _mm512_dpbusd_epi32(n[r][0], words[q][0], v);
       n[r][1] = _mm512_dpbusd_epi32(n[r][1], words[q][1], v);
-      if (PLANES == 2) {
+      if (LOW) {
         const __m512i u = broadcast_word(at + BLOCK);
         low[r][0] = _mm512_dpbusd_epi32(low[r][0], words[q][0], u);
         low[r][1] = _mm512_dpbusd_epi32(low[r][1], words[q][1], u);
@@ -127,24 +132,18 @@ OCTAVO_INLINE void add_record(const __m512i (&words)[QUADS][2], const BlockScale
   if (PLANES == 2) {
 #pragma GCC unroll 4
     for (int r = 0; r < R; r++) n[r][0] = _mm512_slli_epi32(n[r][0], 7), n[r][1] = _mm512_slli_epi32(n[r][1], 7);
+  }
+  if (LOW) {
 #pragma GCC unroll 4
     for (int r = 0; r < R; r++)
       n[r][0] = _mm512_add_epi32(n[r][0], low[r][0]), n[r][1] = _mm512_add_epi32(n[r][1], low[r][1]);
-  }
-  if (b.offset) {
-#pragma GCC unroll 4
-    for (int r = 0; r < R; r++) {
-      const __m512i sum = broadcast_word(x + r * stride + PLANES * BLOCK + 4 * b.sums);
-      const __m512i shift = _mm512_mullo_epi32(sum, _mm512_set1_epi32(b.offset));
-      n[r][0] = _mm512_add_epi32(n[r][0], shift), n[r][1] = _mm512_add_epi32(n[r][1], shift);
-    }
   }
 #pragma GCC unroll 4
   for (int r = 0; r < R; r++) {
     const auto* side = (const BlockSide*)(x + r * stride + PLANES * BLOCK);
 #pragma GCC unroll 2
     for (int h = 0; h < 2; h++) {
-      __m512 total = to[r * 2 + h];
+      __m512 total = to[r * apart * 2 + h];
       const __m512 exact = _mm512_cvtepi32_ps(n[r][h]);
       if (act_row_scale(A)) {
         total = _mm512_fmadd_ps(exact, b.s.scale[h], total);
@@ -154,9 +153,15 @@ OCTAVO_INLINE void add_record(const __m512i (&words)[QUADS][2], const BlockScale
         if (b.has_bias) part_sum = _mm512_fmadd_ps(b.s.bias[h], _mm512_set1_ps(side->sum[b.sums]), part_sum);
         total = _mm512_fmadd_ps(_mm512_set1_ps(side->scale), part_sum, total);
       }
-      to[r * 2 + h] = total;
+      to[r * apart * 2 + h] = total;
     }
   }
+}
+
+OCTAVO_INLINE int take_row(uint32_t& rows) {
+  const int first = __builtin_ctz(rows);
+  rows &= rows - 1;
+  return first;
 }
 
 // FEW: so many rows with their totals in registers; 0: any number, in memory.
@@ -164,7 +169,7 @@ template <WeightKind K, ActKind A, int QUADS, int FEW>
 static void rows_records(const PackedLinear& w, const PanelGeometry& g, const uint8_t* panel, const RecordBlock& rows,
                          float* y) {
   constexpr int RECORD = record_bytes(A);
-  const size_t stride = rows.stride;
+  const auto stride = (ptrdiff_t)rows.stride;
   __m512 few[FEW ? 2 * FEW : 1];
   auto* many = (__m512*)y;
 #pragma GCC unroll 1
@@ -173,6 +178,7 @@ static void rows_records(const PackedLinear& w, const PanelGeometry& g, const ui
   for (int i = 0; i < 2 * FEW; i++) few[i] = _mm512_setzero_ps();
   const uint8_t* ahead = rows.first || FEW ? panel : nullptr;  // what was read of a stream that is fetched
   const int steps = FEW ? 1 : rows.rows / AT_ONCE;
+  const auto all = (uint32_t)((uint64_t{1} << rows.rows) - 1);
   for (int i = 0, block = 0; i < g.groups; i++) {
     const GroupParts<const uint8_t> at = group_parts(g, w.has_bias != 0, panel, i);
     GroupScale s;
@@ -190,16 +196,40 @@ static void rows_records(const PackedLinear& w, const PanelGeometry& g, const ui
       const BlockScale scale{s, w.has_bias != 0, QUADS == 8 ? 0 : 1 + block % 2, w.offset};
       const uint8_t* x = rows.x + (size_t)(QUADS == 8 ? block : block / 2) * RECORD;
       if constexpr (FEW > 0) {
-        add_record<K, A, QUADS, FEW, true>(words, scale, x, stride, part, few, ahead);
+        bool light = A == ActKind::I15Q;
+        for (int r = 0; r < FEW && light; r++)
+          light = ((const BlockSide*)(x + r * stride + act_planes(A) * BLOCK))->light;
+        if (light) add_record<K, A, QUADS, FEW, true, A == ActKind::I15Q>(words, scale, x, stride, part, few, 1, ahead);
+        else add_record<K, A, QUADS, FEW, true>(words, scale, x, stride, part, few, 1, ahead);
         while (ahead < until) fetch_line<K>(ahead);
+        continue;
+      }
+      if constexpr (A == ActKind::I15Q) {
+        uint32_t light = rows.light[QUADS == 8 ? block : block / 2], heavy = ~light & all;
+        const auto add = [&]<int R, bool LIGHT>(int r, int other) {
+          add_record<K, A, QUADS, R, false, LIGHT>(words, scale, x + r * stride, (other - r) * stride, part, many + 2 * r,
+                                                   other - r, ahead);
+        };
+        while (light & (light - 1)) {
+          const int r = take_row(light);
+          fetch(), add.template operator()<2, true>(r, take_row(light));
+        }
+        while (heavy & (heavy - 1)) {
+          const int r = take_row(heavy);
+          fetch(), add.template operator()<2, false>(r, take_row(heavy));
+        }
+        if (light && heavy) add.template operator()<2, false>(take_row(light), take_row(heavy));
+        else if (light) add.template operator()<1, true>(take_row(light), 0);
+        else if (heavy) add.template operator()<1, false>(take_row(heavy), 0);
         continue;
       }
       int r = 0;
       for (; r + AT_ONCE <= rows.rows; r += AT_ONCE) {
         fetch();
-        add_record<K, A, QUADS, AT_ONCE, false>(words, scale, x + r * stride, stride, part, many + 2 * r, ahead);
+        add_record<K, A, QUADS, AT_ONCE, false>(words, scale, x + r * stride, stride, part, many + 2 * r, 1, ahead);
       }
-      if (r < rows.rows) add_record<K, A, QUADS, 1, false>(words, scale, x + r * stride, stride, part, many + 2 * r, ahead);
+      if (r < rows.rows)
+        add_record<K, A, QUADS, 1, false>(words, scale, x + r * stride, stride, part, many + 2 * r, 1, ahead);
     }
   }
 #pragma GCC unroll 8
@@ -223,6 +253,8 @@ static RowsRecords pick_records(ActKind kind, int rows) {
   const int few = rows <= 2 ? rows : 0;
   if (act_row_scale(kind)) return BY_ROWS<K, ActKind::I15, QUADS>[few];
   if (kind == ActKind::I8G32) return BY_ROWS<K, ActKind::I8G32, QUADS>[few];
+  // One row waits for memory: to look for light blocks costs more than it saves.
+  if (kind == ActKind::I15Q && few != 1) return BY_ROWS<K, ActKind::I15Q, QUADS>[few];
   return BY_ROWS<K, ActKind::I15G32, QUADS>[few];
 }
 

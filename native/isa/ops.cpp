@@ -43,6 +43,25 @@ OCTAVO_INLINE void set_half(BlockFloats& to, int half, vf x) {
 #endif
 }
 
+// Records of I15Q. block(begin) gives the floats of a block.
+template <class F>
+static void write_stretches(int width, uint8_t* records, F block) {
+  uint32_t tops[STRETCH];
+  for (int begin = 0; begin < width; begin += STRETCH * BLOCK) {
+    const int left = (width - begin + BLOCK - 1) / BLOCK, count = left < STRETCH ? left : STRETCH;
+    for (int i = 0; i < count; ++i) {
+      TopBits top;
+      top.take(block(begin + i * BLOCK));
+      tops[i] = top.found();
+    }
+    const uint32_t heavy = reached_by(tops, count, (count + HEAVY_OF - 1) / HEAVY_OF);
+    for (int i = 0; i < count; ++i, records += record_bytes(ActKind::I15Q)) {
+      const RecordScale scale = tops[i] >= heavy ? scale_of(ActKind::I15Q, tops[i]) : light_scale(tops[i]);
+      quantize_block(ActKind::I15Q, block(begin + i * BLOCK), scale, records);
+    }
+  }
+}
+
 // The same as records of integers.
 template <class F>
 static void write_records(int width, uint8_t* records, ActKind kind, F f) {
@@ -64,6 +83,7 @@ static void write_records(int width, uint8_t* records, ActKind kind, F f) {
     }
     scale = scale_of(kind, top.found(), below.found());
   }
+  if (kind == ActKind::I15Q) return write_stretches(width, records, block);
   for (int begin = 0; begin < width; begin += BLOCK, records += record_bytes(kind)) {
     const BlockFloats x = block(begin);
     quantize_block(kind, x, act_row_scale(kind) ? scale : scale_of(kind, x), records);

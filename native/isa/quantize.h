@@ -21,6 +21,12 @@ constexpr uint32_t INFINITE_BITS = 0x7f800000u;
 constexpr float ROUNDING = 12582912.0f;
 constexpr int32_t ROUNDING_BITS = 0x4b400000;
 
+// What the largest magnitude of a block, or of a row, makes of its floats. inverse: 0 where they are not to be read.
+struct RecordScale {
+  float inverse, scale;
+  int32_t light = 0;
+};
+
 #if defined(__AVX512BW__)
 
 struct BlockFloats {
@@ -60,12 +66,13 @@ static inline __m256i fold(__m512i v) {
   return _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
 }
 
-// The planes and the side of a block.
-static inline void write_block(int planes, const BlockFloats& x, float inverse, float scale, uint8_t* record) {
+// The planes and the side of a block. light: the integers are 128 times the rounded ones.
+static inline void write_block(int planes, const BlockFloats& x, RecordScale by, uint8_t* record) {
   __m512i v[2];
+  const __m128i shift = _mm_cvtsi32_si128(by.light ? 7 : 0);
   for (int half = 0; half < 2; half++) {
-    const __m512 shifted = _mm512_add_ps(_mm512_mul_ps(x.half[half], _mm512_set1_ps(inverse)), _mm512_set1_ps(ROUNDING));
-    v[half] = _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(ROUNDING_BITS));
+    const __m512 shifted = _mm512_add_ps(_mm512_mul_ps(x.half[half], _mm512_set1_ps(by.inverse)), _mm512_set1_ps(ROUNDING));
+    v[half] = _mm512_sll_epi32(_mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(ROUNDING_BITS)), shift);
     store_sixteen(planes == 2 ? _mm512_srai_epi32(v[half], 7) : v[half], record + 16 * half);
     if (planes == 2) store_sixteen(_mm512_and_si512(v[half], _mm512_set1_epi32(127)), record + BLOCK + 16 * half);
   }
@@ -76,8 +83,8 @@ static inline void write_block(int planes, const BlockFloats& x, float inverse, 
   const __m128i sums = _mm_blend_epi32(_mm_shuffle_epi32(halves, 0x10), whole, 1);  // lane 3: anything
   const __m128 minus = _mm_castsi128_ps(_mm_sub_epi32(_mm_setzero_si128(), sums));
   float* side = (float*)(record + planes * BLOCK);
-  _mm_storeu_ps(side, _mm_insert_ps(minus, _mm_set_ss(scale), 0x30));
-  _mm_storeu_ps(side + 4, _mm_insert_ps(_mm_cvtepi32_ps(sums), _mm_setzero_ps(), 0x30));
+  _mm_storeu_ps(side, _mm_insert_ps(minus, _mm_set_ss(by.scale), 0x30));
+  _mm_storeu_ps(side + 4, _mm_insert_ps(_mm_cvtepi32_ps(sums), _mm_castsi128_ps(_mm_cvtsi32_si128(by.light)), 0x30));
 }
 
 #else
@@ -121,13 +128,13 @@ static inline void store_plane(const int8_t* from, uint8_t* to) {
   }
 }
 
-static inline void write_block(int planes, const BlockFloats& x, float inverse, float scale, uint8_t* record) {
+static inline void write_block(int planes, const BlockFloats& x, RecordScale by, uint8_t* record) {
   int32_t v[BLOCK];
   for (int i = 0; i < BLOCK; i++) {
-    const float shifted = x.x[i] * inverse + ROUNDING;
+    const float shifted = x.x[i] * by.inverse + ROUNDING;
     int32_t bits;
     std::memcpy(&bits, &shifted, 4);
-    v[i] = bits - ROUNDING_BITS;
+    v[i] = (bits - ROUNDING_BITS) * (by.light ? 128 : 1);
   }
   int8_t high[BLOCK], low[BLOCK];
   for (int i = 0; i < BLOCK; i++) {
@@ -141,16 +148,11 @@ static inline void write_block(int planes, const BlockFloats& x, float inverse, 
   const int32_t sums[3] = {first + last, first, last};
   BlockSide side{};
   for (int i = 0; i < 3; i++) side.minus_sum[i] = -sums[i], side.sum[i] = (float)sums[i];
-  side.scale = scale;
+  side.scale = by.scale, side.light = by.light;
   std::memcpy(record + planes * BLOCK, &side, sizeof side);
 }
 
 #endif
-
-// What the largest magnitude of a block, or of a row, makes of its floats. inverse: 0 where they are not to be read.
-struct RecordScale {
-  float inverse, scale;
-};
 
 // below: of the magnitudes below OUTLIER, for I8X: they take 127 steps, unless the row's largest then took too many.
 static inline RecordScale scale_of(ActKind kind, uint32_t top, uint32_t below = 0) {
@@ -163,6 +165,25 @@ static inline RecordScale scale_of(ActKind kind, uint32_t top, uint32_t below = 
   return largest < SMALLEST ? RecordScale{0.0f, 0.0f} : RecordScale{most / largest, largest / most};
 }
 
+// Of a light block of I15Q.
+static inline RecordScale light_scale(uint32_t top) {
+  RecordScale of = scale_of(ActKind::I8G32, top);
+  of.scale *= 0x1p-7f, of.light = 1;
+  return of;
+}
+
+// What the k largest of n magnitudes reach, and those that equal the k-th; one that is not finite is above all.
+static inline uint32_t reached_by(const uint32_t* tops, int n, int k) {
+  uint32_t least = 0;  // bit by bit: the highest value that k of them reach
+  for (uint32_t bit = 1u << 30; bit; bit >>= 1) {
+    int32_t reach = 0;
+    for (int i = 0; i < n; i++) reach += (int32_t)tops[i] >= (int32_t)(least | bit);
+    if (reach >= k) least |= bit;
+    if (reach == k) break;
+  }
+  return least;
+}
+
 static inline RecordScale scale_of(ActKind kind, const BlockFloats& x) {
   TopBits top;
   top.take(x);
@@ -172,9 +193,9 @@ static inline RecordScale scale_of(ActKind kind, const BlockFloats& x) {
 // One record. scale: of the block or of the row.
 static inline void quantize_block(ActKind kind, const BlockFloats& x, RecordScale scale, uint8_t* record) {
   const int planes = act_planes(kind);
-  if (scale.inverse != 0.0f) return write_block(planes, x, scale.inverse, scale.scale, record);
+  if (scale.inverse != 0.0f) return write_block(planes, x, scale, record);
   BlockSide side{};
-  side.scale = scale.scale;
+  side.scale = scale.scale, side.light = scale.light;
   std::memset(record, 0, planes * BLOCK);
   std::memcpy(record + planes * BLOCK, &side, sizeof side);
 }

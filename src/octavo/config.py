@@ -64,7 +64,7 @@ class EngineConfig:
     kv_dtype: KVDType = "auto"
     threads: int | None = None
     isa: str | None = None
-    activations: Literal["auto", "bf16", "int", "i8g32", "i8row", "i8x"] = "auto"
+    activations: Literal["auto", "bf16", "int", "int15", "i8g32", "i8row", "i8x"] = "auto"
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     max_logit_rows: int = 256

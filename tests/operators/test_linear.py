@@ -30,6 +30,7 @@ E4M3 = np.float32(
 CODES = ["f16", "u8", "i8", "f32", "e8m0"]  # of scales; u8 and i8 are two-level
 STORE, ADD, GLU = 0, 1, 2
 BF16, I15, I8G32, I15G32 = range(4)
+FLOATS = -1  # of GLU
 ROWS = (1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 64)
 
 
@@ -137,7 +138,9 @@ def rows_of(n: int, rows: int, seed: int = 7, poison: bool = True) -> np.ndarray
 def run(isa, weight, x, rows, *, kind=BF16, second=None, epilogue=STORE, act=0, bias=None, bias2=None, addend=None,
         chunk=4, threads=1, ldo=None, output=BF16):  # fmt: skip
     ldo = ldo or weight.m
-    if output != BF16:
+    if output == FLOATS:
+        out = np.full((rows, ldo), np.nan, np.float32)
+    elif output != BF16:
         out = np.full((rows, ldo), 0xFF, np.uint8)
     else:
         out = np.full((rows, ldo), 0xFFFF, np.uint16) if epilogue == GLU else np.full((rows, ldo), np.nan, np.float32)

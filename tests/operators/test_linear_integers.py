@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from test_linear import (
     AVAILABLE,
+    FLOATS,
     GLU,
     I8G32,
     I15,
@@ -21,10 +22,10 @@ from test_linear import (
     run,
 )
 
-I8ROW, I8X = 4, 5
-KINDS = {"i15": I15, "i8g32": I8G32, "i15g32": I15G32, "i8row": I8ROW, "i8x": I8X}
-PLANES = {I15: 2, I8G32: 1, I15G32: 2, I8ROW: 2, I8X: 2}
-MOST = {I15: 16383, I8G32: 127, I15G32: 16383, I8ROW: 127, I8X: 16383}
+I8ROW, I8X, I15Q = 4, 5, 6
+KINDS = {"i15": I15, "i8g32": I8G32, "i15g32": I15G32, "i15q": I15Q, "i8row": I8ROW, "i8x": I8X}
+PLANES = {I15: 2, I8G32: 1, I15G32: 2, I15Q: 2, I8ROW: 2, I8X: 2}
+MOST = {I15: 16383, I8G32: 127, I15G32: 16383, I15Q: 16383, I8ROW: 127, I8X: 16383}
 BY_ROW = (I15, I8ROW, I8X)
 ROWS = (1, 2, 3, 4, 15, 16, 17, 32, 33)
 INTEGERS = [name for name, scheme in SCHEMES.items() if scheme["kind"] not in ("f32", "bf16", "fp8")]
@@ -57,12 +58,20 @@ def taken_apart(kind: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     side = np.ascontiguousarray(records[:, :, 32 * planes :]).view(np.int32)
     sums = np.stack((v.sum(-1), v[..., :16].sum(-1), v[..., 16:].sum(-1)), -1)
     assert np.array_equal(-side[..., :3], sums) and np.array_equal(side[..., 4:7].copy().view(np.float32), sums)
+    light = side[..., 7] == 1
+    assert not side[..., 7][~light].any() and (kind == I15Q or not light.any()) and not (v[light] % 128).any()
     return v.reshape(len(rows), -1), side[..., 3].copy().view(np.float32)
 
 
 def values(kind: int, rows: np.ndarray, width: int) -> np.ndarray:
     v, d = taken_apart(kind, rows)
     return (v * np.repeat(d.astype(np.float64), 32, 1))[:, :width]
+
+
+def light_blocks(tops: np.ndarray) -> np.ndarray:
+    """Of i15q, tops [T, blocks, 1] of at most 512 blocks a row: those below the quarter, rounded up, of the largest."""
+    heavy = -(-tops.shape[1] // 4)
+    return tops < np.sort(tops, 1)[:, -heavy:][:, :1]
 
 
 def data(rows: int, width: int, seed: int = 0) -> np.ndarray:
@@ -88,10 +97,15 @@ def test_quantize_is_its_formula_in_every_class(kind: int, width: int, isa: str)
         apart = (usual > 0) & (usual / np.float32(127) >= top / most)
         top, most = np.where(apart, usual, top), np.where(apart, np.float32(127), most)
         assert width < 31 or apart.any()
+    if kind == I15Q:
+        light = light_blocks(top)
+        most = np.where(light, np.float32(127), most)
+        assert light.any() == (width > 32)
     with np.errstate(divide="ignore", invalid="ignore"):
         want = np.where(top > 0, np.rint(blocks * (most / top)), 0)
-    assert np.array_equal(v, want.reshape(9, -1))
-    assert np.array_equal(d, np.broadcast_to(top / most, (9, blocks.shape[1], 1))[..., 0])
+    unit = np.where(light, 128, 1) if kind == I15Q else np.ones_like(top)
+    assert np.array_equal(v, (want * unit).reshape(9, -1))
+    assert np.array_equal(d, np.broadcast_to(top / most / unit.astype(np.float32), (9, blocks.shape[1], 1))[..., 0])
     assert np.abs(v).max() == MOST[kind] or kind == I8X
 
 
@@ -211,3 +225,28 @@ def test_glu_quantizes_its_panels(schemes: tuple[str, str], output: int, isa: st
         assert np.array_equal(run(isa, gate, rows[row : row + 1], 1, **options)[0], out[row])
     bf16 = run(isa, gate, rows, 35, second=up, epilogue=GLU, kind=I15, ldo=576)
     assert (np.abs(from_bf16(bf16[:, :550]) - want) <= np.abs(want) * 2.0**-8 + 1e-6).all()
+    floats = run(isa, gate, rows, 35, second=up, epilogue=GLU, kind=I15, ldo=576, output=FLOATS)
+    assert (np.abs(floats[:, :550] - want) <= 1e-5 * np.abs(want) + 1e-6).all() and np.isnan(floats[:, 550:]).all()
+    assert np.array_equal(quantized(isa, output, floats[:, :550]), out)
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+def test_heavy_blocks_are_chosen_by_the_row_alone(isa: str) -> None:
+    """A quarter of each 512 blocks, rounded up, ties besides; an infinite one is heavy."""
+    x = np.random.default_rng(4).uniform(1, 2, (6, 520 * 32)).astype(np.float32)
+    x[1, 3 * 32] = np.inf
+    x[2] = 1
+    x[3, :] = 0
+    rows = quantized(isa, I15Q, x)
+    light = rows.reshape(6, 520, -1)[:, :, 92:].copy().view(np.int32)[..., 0] == 1
+    assert not light[2:4].any() and not light[1, 3]
+    for row in (0, 4, 5):
+        assert light[row, :512].sum() == 384 and light[row, 512:].sum() == 6
+        tops = x[row].reshape(1, 520, 32).max(2)[:, :512, None]
+        assert np.array_equal(light[row, :512], light_blocks(tops)[0, :, 0])
+        assert np.array_equal(quantized(isa, I15Q, x[row : row + 1])[0], rows[row])
+    weight = Weight(m=33, n=520 * 32, **SCHEMES["q4_1"])
+    want = run("portable", weight, rows, 6, kind=I15Q)
+    for count in (1, 2, 3, 6):
+        got = run(isa, weight, rows[:count], count, kind=I15Q)
+        assert np.array_equal(got.view(np.uint32), want[:count].view(np.uint32))

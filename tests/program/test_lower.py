@@ -165,23 +165,27 @@ def integers(activations="int", kinds=None, **changes):
 
 def eaten(program):
     """Operator -> the kind of what it eats, first layer and head."""
-    linears = {op.outs[0]: program.buffers[op.ins[0]].dtype for op in program.ops if op.kind in LINEARS}
-    return [linears[name] for name in ("0.q", "0.x1", "0.f", "1.x", "logits")]
+    linears = [op for op in program.ops if op.kind in LINEARS]
+    kinds = {op.outs[0].removesuffix(".f32"): program.buffers[op.ins[0]].dtype for op in linears}
+    return [kinds[name] for name in ("0.q", "0.x1", "0.f", "1.x", "logits")]
 
 
 LINEARS = ("linear", "fused.qkv", "fused.linear_add", "fused.gate_up")
 
 
 def test_activation_kinds_by_weights_and_writer():
-    by_writer = ["i15", "i8g32", "i15", "i15g32", "i15"]
+    by_writer = ["i15q", "i8g32", "i15q", "i15q", "i15"]
     assert eaten(integers()) == by_writer
-    assert activation_kinds([integers()]) == "i15+i15g32+i8g32"
+    assert activation_kinds([integers()]) == "i15+i15q+i8g32"
     assert eaten(integers("bf16")) == ["bf16"] * 5 and activation_kinds([integers("bf16")]) == "bf16"
+    assert eaten(integers("int15")) == ["i15", "i8g32", "i15", "i15g32", "i15"]
     assert eaten(integers("i8g32")) == ["i8g32"] * 5
     # one matrix of bf16 decides for all that eat the value
     assert eaten(integers(kinds={"0.wv": "bf16", "embed": "i8"})) == ["bf16", *by_writer[1:]]
     kinds = [op.kind for op in integers().ops]
-    assert kinds == [op.kind for op in integers("bf16").ops] and "quantize" not in kinds
+    apart = [kind for kind in kinds if kind != "quantize"]  # what glu makes, once its row is whole
+    assert apart == [op.kind for op in integers("bf16").ops] and kinds.count("quantize") == 2
+    assert kinds.count("fused.gate_up") == 2
     assert {tensor.dtype for group in integers().groups for tensor in group.tensors} == {"bf16"}
 
 
@@ -190,9 +194,11 @@ def test_what_a_norm_reads_behind_attention_keeps_fifteen_bits():
     eaten = {op.outs[0]: program.buffers[op.ins[0]].dtype for op in program.ops if op.kind in LINEARS}
     assert {name: eaten[f"0.{name}"] for name in ("q", "o", "f", "d")} == dict.fromkeys("qofd", "i15g32")
     assert eaten["logits"] == "i15" and activation_kinds([program]) == "i15+i15g32"
+    gemma = integers(architectures=["Gemma2ForCausalLM"])
+    assert activation_kinds([gemma]) == "i15+i15g32"  # behind its norms and glu too
 
 
 def test_heads_that_are_no_whole_blocks_are_quantized_apart():
     kinds = [op.kind for op in integers(head_dim=24).ops]
-    assert kinds.count("attention") == kinds.count("quantize") == 2 and "fused.attention" not in kinds
+    assert kinds.count("attention") == 2 and kinds.count("quantize") == 4 and "fused.attention" not in kinds
     assert eaten(integers(head_dim=24)) == eaten(integers())

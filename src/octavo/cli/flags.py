@@ -97,7 +97,7 @@ ENGINE_FLAGS: tuple[Flag, ...] = (
     Flag(
         "activations",
         "what linears over i8 and u4 weights eat; auto: what is fastest here inside the fidelity bars",
-        choices=("auto", "bf16", "int", "i8g32", "i8row", "i8x"),
+        choices=("auto", "bf16", "int", "int15", "i8g32", "i8row", "i8x"),
         default="auto",
     ),
     Flag("max-num-seqs", "requests that run at once", whole, default=64),

@@ -14,7 +14,8 @@ from octavo.errors import UnsupportedError
 from octavo.program.ir import Buffer, Op, Program, Size
 
 K_ALIGN = 32  # columns of what a linear eats are padded to this with zeros
-RECORD_BYTES = {"i15": 96, "i8g32": 64, "i15g32": 96, "i8row": 96, "i8x": 96}  # of 32 columns (native/activation.h)
+# Of 32 columns (native/activation.h).
+RECORD_BYTES = {"i15": 96, "i8g32": 64, "i15g32": 96, "i15q": 96, "i8row": 96, "i8x": 96}
 LINE_BYTES = 64
 ALIAS_BYTES = 4096  # rows at this distance share the same sets of the first cache
 

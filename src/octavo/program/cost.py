@@ -17,9 +17,11 @@ from octavo.types import StepShape
 
 # Integer activations: their planes and, a byte an element, the scale and the sums of 32 columns.
 _VALUE_BYTES = {"f32": 4, "act": 4, "i32": 4, "bf16": 2, "i15": 3, "i8g32": 2, "i15g32": 3, "token": 0}
-_VALUE_BYTES |= {"i8row": 3, "i8x": 3}
-# What a linear eats -> what its products are made of, and how many for one multiply-add (two planes of int8 are two).
-_PRODUCTS = {"f32": ("f32", 1), "act": ("f32", 1), "bf16": ("bf16", 1), "i8g32": ("int8", 1)}
+_VALUE_BYTES |= {"i15q": 3, "i8row": 3, "i8x": 3}
+# What a linear eats -> what its products are made of, and how many for one multiply-add: two planes of int8 are two,
+# and a quarter of the blocks of i15q has two.
+_PRODUCTS: dict[str, tuple[str, float]] = {"f32": ("f32", 1), "act": ("f32", 1), "bf16": ("bf16", 1)}
+_PRODUCTS |= {"i8g32": ("int8", 1), "i15q": ("int8", 1.25)}
 _PRODUCTS |= dict.fromkeys(("i15", "i15g32", "i8row", "i8x"), ("int8", 2))
 
 
@@ -47,7 +49,7 @@ def op_cost(program: Program, op: Op, shape: StepShape) -> Cost:
     return total + Cost(value_bytes=-traffic)
 
 
-def op_product(program: Program, op: Op) -> tuple[str, int]:
+def op_product(program: Program, op: Op) -> tuple[str, float]:
     """What the matrix products of an operator are made of (f32, bf16, int8), and how many for one multiply-add."""
     for leaf in op.parts or (op,):
         if leaf.kind in ("linear", "expert_linear", "head_linear"):

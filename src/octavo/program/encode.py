@@ -24,12 +24,12 @@ from octavo.program.ir import Buffer, Op, Program
 from octavo.program.rules import CACHES, Numbers, integer, number
 from octavo.types import CacheTensor, KVGroup
 
-MAGIC, VERSION = 0x4F435456, 4
+MAGIC, VERSION = 0x4F435456, 5
 HEADER_IDS = {
     name: i for i, name in enumerate(("token", "position", "index", "request", "adapter", "source_row", "logit_row"))
 }
 KINDS = {"header": 0, "value": 1, "export": 2, "foreign": 3}
-DTYPES = {"f32": 0, "bf16": 1, "i32": 2, "i15": 3, "i8g32": 4, "i15g32": 5, "i8row": 6, "i8x": 7}
+DTYPES = {"f32": 0, "bf16": 1, "i32": 2, "i15": 3, "i8g32": 4, "i15g32": 5, "i8row": 6, "i8x": 7, "i15q": 8}
 SYMBOLS = {"T": 1, "R": 2, "N": 3}
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "clamped": 4}
 GATED = ("silu", "gelu_tanh", "clamped")

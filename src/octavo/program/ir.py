@@ -15,7 +15,7 @@ from octavo.types import KVGroup, StepShape
 
 Scalar = int | float | str | bool | None | tuple[int, ...] | tuple[float, ...]
 Symbol = Literal["T", "R", "N"]
-DType = Literal["f32", "bf16", "i8", "i15", "i8g32", "i15g32", "i8row", "i8x", "act", "i32", "token"]
+DType = Literal["f32", "bf16", "i8", "i15", "i8g32", "i15g32", "i15q", "i8row", "i8x", "act", "i32", "token"]
 BufferKind = Literal["header", "value", "export", "foreign", "cache", "slot"]
 
 

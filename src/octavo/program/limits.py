@@ -30,7 +30,7 @@ class Roofs:
     barrier: float
 
 
-def least_seconds(cost: Cost, product: tuple[str, int], roofs: Roofs, *, barrier: bool) -> dict[str, float]:
+def least_seconds(cost: Cost, product: tuple[str, float], roofs: Roofs, *, barrier: bool) -> dict[str, float]:
     """By limit. product: what cost.op_product says of the operator. barrier: whether one stands behind it."""
     kind, times = product
     return {

@@ -21,11 +21,13 @@ from octavo.types import CacheTensor
 CacheDType = Literal["f32", "bf16", "i8"]
 
 # How a linear may eat its input. bf16: rounded. i8g32: int8 with a scale per 32 columns. i15, i15g32: 15-bit integers
-# with a scale per row, or per 32 columns. Integers need whole-numbered weights; bf16 and fp8 ones keep bf16.
+# with a scale per row, or per 32 columns. i15q: i15g32 for the quarter of a row's blocks with the largest magnitudes,
+# i8g32 for the others. Integers need whole-numbered weights; bf16 and fp8 ones keep bf16.
 # i8row: int8 with a scale per row; i8x: the same, with 15 bits for magnitudes from 6 on, which do not set the scale.
-ACTIVATION_KINDS = ("bf16", "i15", "i8g32", "i15g32", "i8row", "i8x")
-ROW_SCALED = ("i15", "i8row", "i8x")  # an epilogue, which sees no whole row, cannot write them
+ACTIVATION_KINDS = ("bf16", "i15", "i8g32", "i15g32", "i15q", "i8row", "i8x")
+WHOLE_ROWS = ("i15", "i15q", "i8row", "i8x")  # an epilogue, which sees no whole row, cannot write them
 THROUGHOUT: dict[str, DType] = {"i8g32": "i8g32", "i8row": "i8row", "i8x": "i8x"}
+BY_WRITER = ("int", "int15")
 INTEGER_WEIGHTS = ("i8", "u4", "u5", "u6", "nl4", "fp4")
 LINEARS = ("linear", "expert_linear", "head_linear")  # operators whose first input is quantized before them
 
@@ -63,13 +65,13 @@ def bind(program: Program, kinds: Mapping[str, str], stored_bytes: Mapping[str, 
 def quantize(program: Program, activations: str = "bf16") -> Program:
     """Puts a quantize before the input of every linear, once a value, and stores K and V as bf16.
 
-    activations: bf16, int (the kind by who writes the value, see `_activation_kind`), or i8g32, i8row or i8x
+    activations: bf16, int or int15 (the kind by who writes the value, see `_activation_kind`), or i8g32, i8row or i8x
     throughout. A value declared `act` keeps its name for the quantized form; what was computed in f32 is "NAME.f32".
     """
     _expect(program, "bound", "quantize")
-    if activations not in ("bf16", "int", *THROUGHOUT):
+    if activations not in ("bf16", *BY_WRITER, *THROUGHOUT):
         raise ConfigError(
-            f"activations {activations!r}: not one of bf16, int, {', '.join(THROUGHOUT)}", param="activations"
+            f"activations {activations!r}: not one of bf16, {', '.join([*BY_WRITER, *THROUGHOUT])}", param="activations"
         )
     eaten = {op.ins[0]: _activation_kind(program, op.ins[0], activations) for op in program.ops if op.kind in LINEARS}
     buffers = dict(program.buffers)
@@ -100,9 +102,9 @@ def quantize(program: Program, activations: str = "bf16") -> Program:
 def _activation_kind(program: Program, name: str, activations: str) -> DType:
     """The one kind in which all its linears eat a value.
 
-    int: a scale per 32 columns where an epilogue writes the value, which sees no whole row: i8g32 for attention, i15g32
-    for glu, whose outliers eight bits lose (docs/fidelity.md); i15 behind norms; i15g32 for what nothing has levelled,
-    such as the residual stream. Where a norm reads what comes of attention, small as it may be, i15g32 too.
+    int: i8g32 behind attention; i15q behind norms and glu, whose outliers eight bits lose (docs/fidelity.md); i15 where
+    the logits come of it; i15g32 for what nothing has levelled, such as the residual stream. Where a norm reads what
+    comes of attention or glu, small as it may be, int15: i15 behind norms, i15g32 behind glu, and attention there.
     """
     if activations == "bf16":
         return "bf16"
@@ -112,8 +114,22 @@ def _activation_kind(program: Program, name: str, activations: str) -> DType:
     writer = next((op.kind for op in program.ops if name in op.outs), None)
     made = {op.outs[0] for op in program.ops if op.kind in LINEARS and op.ins[0] == name}
     normed = any(op.kind == "norm" and op.ins[0] in made for op in program.ops)
-    by_writer: dict[str | None, DType] = {"attention": "i15g32" if normed else "i8g32", "norm": "i15"}
+    capped = {op.outs[0] for op in program.ops if op.kind == "cap" and op.ins[0] in made}
+    last = any(program.buffers[name].kind == "export" for name in made | capped)
+    fifteen = activations == "int15" or _norms_branches(program)
+    by_writer: dict[str | None, DType] = {
+        "attention": "i15g32" if normed else "i8g32",
+        "norm": "i15" if last or fifteen else "i15q",
+        "glu": "i15g32" if fifteen else "i15q",
+    }
     return THROUGHOUT.get(activations) or by_writer.get(writer, "i15g32")
+
+
+def _norms_branches(program: Program) -> bool:
+    """Whether a norm reads what comes of attention or glu, as Gemma's do."""
+    writers = {name: op.kind for op in program.ops for name in op.outs}
+    made = {op.outs[0] for op in program.ops if op.kind in LINEARS and writers.get(op.ins[0]) in ("attention", "glu")}
+    return any(op.kind == "norm" and op.ins[0] in made for op in program.ops)
 
 
 def activation_kinds(programs: Iterable[Program]) -> str:
@@ -235,14 +251,20 @@ def _attention(graph: _Graph, op: Op) -> _Match | None:
     if attention is not None and op.attrs["kind"] != "bf16":
         width, heads = graph.buffers[op.ins[0]].shape[-1], attention.attrs["heads"]
         whole = isinstance(width, int) and isinstance(heads, int) and width // heads % 32 == 0
-        if not whole or op.attrs["kind"] in ROW_SCALED:
+        if not whole or op.attrs["kind"] in WHOLE_ROWS:
             return None
     return None if attention is None else _join("fused.attention", (attention, op), attention.ins, attention.attrs, op)
 
 
 def _gate_up(graph: _Graph, op: Op) -> _Match | None:
-    """linear, linear, glu, quantize, both linears over one input (of the same experts), both with a bias or none."""
-    glu = graph.only(op.ins[0], "glu") if op.kind == "quantize" and op.attrs["kind"] not in ROW_SCALED else None
+    """linear, linear, glu, quantize, both linears over one input (of the same experts), both with a bias or none.
+
+    Without the quantize where that takes whole rows."""
+    glu: Op | None = None
+    if op.kind == "quantize" and op.attrs["kind"] not in WHOLE_ROWS:
+        glu = graph.only(op.ins[0], "glu")
+    elif op.kind == "glu" and all(r.attrs.get("kind") in WHOLE_ROWS for r in graph.readers.get(op.outs[0], ())):
+        glu = op
     if glu is None:
         return None
     gate, up = (graph.only(name, *LINEARS) for name in glu.ins)
@@ -251,7 +273,8 @@ def _gate_up(graph: _Graph, op: Op) -> _Match | None:
     if gate.kind != up.kind:
         return None
     kind = "fused.expert_gate_up" if gate.kind == "expert_linear" else "fused.gate_up"
-    return _join(kind, (gate, up, glu, op), gate.ins, glu.attrs, op)
+    parts = (gate, up, glu) if glu is op else (gate, up, glu, op)
+    return _join(kind, parts, gate.ins, glu.attrs, op)
 
 
 def _linear_add(graph: _Graph, op: Op) -> _Match | None:

@@ -103,7 +103,7 @@ def _reading(program: Program, op: Op, shape: StepShape, roofs: Roofs, barrier: 
         seconds=0.0,
         cost=cost,
         product=product[0] if cost.flops else "",
-        operations=cost.flops * product[1],
+        operations=int(cost.flops * product[1]),
         least=least_seconds(cost, product, roofs, barrier=barrier),
     )
 

@@ -32,7 +32,7 @@ class Kind:
 
     op: Op
     count: int
-    product: tuple[str, int]
+    product: tuple[str, float]
     barrier: bool
     contextual: bool
     correction: str

@@ -121,7 +121,7 @@ def usable_isas() -> tuple[str, ...]:
 
 
 def choose_activations(wanted: str = "auto", isa: str | None = None) -> str:
-    """auto: integers, which are faster and closer to float32; on AMX bf16, which its tiles multiply."""
+    """auto: integers, which are faster; on AMX bf16, which its tiles multiply."""
     if wanted != "auto":
         return wanted
     return "bf16" if choose_isa(isa)[0] == "amx" else "int"

@@ -101,15 +101,20 @@ def quantize(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> 
 
     Integer kinds: v * scale with v = round(x * (most / top)) and scale = top / most, top the largest magnitude of the
     row (i15, i8row, i8x) or of its 32 columns; i8x: top of the magnitudes below 6, if the row's largest then has 15
-    bits. A top below 1e-30 counts as zero, one that is not finite gives NaN.
+    bits. i15q: 16383 steps for the quarter of a row's blocks with the largest tops (of each 512 blocks; rounded up,
+    ties included), 127 for the others. A top below 1e-30 counts as zero, one that is not finite gives NaN.
     """
     x, kind = ins[0], _attr(op, "kind")
     if kind == "bf16":
         return x.bfloat16().float()
     most = 127.0 if kind in ("i8g32", "i8row") else 16383.0
     blocks = functional.pad(x, (0, -x.shape[1] % 32)).reshape(len(x), -1, 32)
-    top = blocks.abs().amax(2 if kind.endswith("g32") else (1, 2), keepdim=True)
+    top = blocks.abs().amax(2 if kind in ("i8g32", "i15g32", "i15q") else (1, 2), keepdim=True)
     into, unit = most / top, top / most
+    if kind == "i15q":
+        stretches = [top[:, begin : begin + 512] for begin in range(0, top.shape[1], 512)]
+        light = top < torch.cat([_least_heavy(tops) for tops in stretches], 1)
+        into, unit = torch.where(light, 127 / top, into), torch.where(light, top / 127, unit)
     if kind == "i8x":
         usual = torch.where(blocks.abs() < 6, blocks.abs(), 0.0).amax((1, 2), keepdim=True)
         apart = (usual >= 1e-30) & (usual / 127 >= unit)
@@ -117,6 +122,12 @@ def quantize(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> 
     values = torch.round(blocks * into) * unit
     values = torch.where(top < 1e-30, 0.0, torch.where(top.isfinite(), values, torch.nan))
     return values.flatten(1)[:, : x.shape[1]]
+
+
+def _least_heavy(tops: torch.Tensor) -> torch.Tensor:
+    """[T, blocks, 1] -> for each block, the least top of the quarter of them with the largest."""
+    heavy = tops.topk(-(-tops.shape[1] // 4), 1).values
+    return heavy[:, -1:].expand_as(tops)
 
 
 def rope_angles(op: Op, ins: Values, weights: Values, step: Step, pages: Pages) -> Result:
