@@ -90,13 +90,14 @@ CONDITIONS = {
     "no hits": {"enable_prefix_caching": False, "threads": 1},
 }
 PAIRS = [("itself", condition) for condition in CONDITIONS] + [
-    (who, condition) for who in ("noisy", "small") for condition in ("poisoned blocks", "chunks", "preemption")
+    ("small", condition) for condition in ("poisoned blocks", "chunks", "preemption")
 ]
 
 
 @pytest.mark.parametrize(("who", "condition"), PAIRS)
-def test_same_bits(eager, target, noisy, small, plain, who, condition):
-    name = {"itself": target, "noisy": noisy, "small": small}[who]
+def test_same_bits(eager, target, small, plain, who, condition):
+    """Of one that is right often and not always: exactness/test_drafters.py."""
+    name = {"itself": target, "small": small}[who]
     house = House(target, speculate=f"model:{name}", **CONDITIONS[condition])
     first = house.run(requests())
     again = house.run([*fresh(requests()), *company(VOCAB - 16, 4, 3)])
@@ -110,8 +111,6 @@ def test_same_bits(eager, target, noisy, small, plain, who, condition):
     assert condition in ("no hits", "preemption") or again.stats["hits"] > 5
     if who == "itself":
         assert rejected == 0 and accepted > 400, "a cache of the drafter's was wrong"
-    elif who == "noisy":
-        assert accepted > 100 and rejected > 100
     else:
         assert rejected > 100
 

@@ -110,7 +110,7 @@ def test_same_bits_with_a_module_that_was_trained_apart(tmp_path, condition):
     assert run.stats["drafts_accepted"] > 10 and run.stats["drafts_rejected"] > 10
 
 
-@pytest.fixture(scope="module", params=list(SHAPES))
+@pytest.fixture(scope="module", params=[*MEMBERS, "three modules, an index each"])
 def agreeing(request, tmp_path_factory):
     return Oracle(agreeing=True, **SHAPES[request.param]).write(tmp_path_factory.mktemp("agreeing"))
 
