@@ -64,7 +64,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=128)
     args = parser.parse_args()
     asked, chosen = prompts(args.prompts), params(args.prompts, args.tokens)
-    with LLM(args.model, **CONDITIONS["alone"]) as llm:
+    with LLM(args.model, speculate="off", **CONDITIONS["alone"]) as llm:
         plain, said = outputs(llm, asked, chosen)
     print(f"{'off':24} {'alone':16} {said}", flush=True)
     wrong = 0

@@ -49,7 +49,8 @@ class EngineConfig:
 
     kv_memory in bytes. num_blocks overrides kv_memory. plans_outstanding: steps planned before the first commits.
     packed_cache: on keeps the native executor's packed weights on disk; the next load maps them.
-    speculate: who proposes drafts, one of SPECULATE (docs/speculation.md); text never depends on it.
+    speculate: who proposes drafts, one of SPECULATE (docs/speculation.md); text never depends on it. auto: what stood
+    in the text before, as far as it pays; nobody for the reference executor, and for models with recurrent state.
     verify: how drafts are accepted. equal: text is that of plain decoding; residual, block: its distribution is;
     typical: neither, more drafts are accepted than the model would say.
     journal: a file for every request, plan and result of the scheduler (policy/journal.py).
@@ -76,7 +77,7 @@ class EngineConfig:
     plans_outstanding: int = 1
     packed_cache: Literal["off", "on"] = "off"
     journal: str | None = None
-    speculate: str = "off"
+    speculate: str = "auto"
     verify: VerifyRule = "equal"
     served_model_name: str | None = None
     task: Literal["auto", "generate", "embed"] = "auto"

@@ -20,7 +20,7 @@ def stdin(monkeypatch):
 
 
 def test_an_answer_on_stdout_the_rest_on_stderr(octavo, chain):
-    outcome = octavo("run", chain, "say", "something", "--threads", 1)
+    outcome = octavo("run", chain, "say", "something", "--threads", 1, "--speculate", "off")
     assert (outcome.code, outcome.out) == (0, "hi\n")
     assert re.fullmatch(rf"note: F32 matrices [^\n]*\n{SPEED}\n", outcome.err)
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from octavo.drafters import text
 from octavo.drafters.belief import ASTRAY, Beliefs
 from octavo.drafters.belief import LONGEST as LONGEST_END
 from octavo.drafters.ngram import LONGEST, Ngrams, NgramShelf
@@ -204,7 +205,7 @@ def test_while_no_draft_is_worth_its_row_nothing_is_looked_up():
     drafter, full, alone = TextDrafter(SuffixShelf(Recall)), Session(1.0, 1.0), Session(1.0, 0.02)
     asked = request("a", [1, 2, 3, 4, 5, 6])
     assert step(drafter, asked, asked.prompt_ids, [1], start=0, session=full).token_ids == ()
-    assert drafter.follow(full, [asked], (2,)) == ()
+    assert drafter.follow(full, [asked], [(2,)]) == ()
     for token in (2, 3, 4):
         assert step(drafter, asked, [token - 1], [token], session=full).token_ids == ()
     assert drafter._open["a"].taken == 0
@@ -242,26 +243,49 @@ def test_of_two_guesses_the_one_is_proposed_that_came_true_before():
     assert drafts[0] == 2, "after the last place of 1, not 5 behind the changed 4"
 
 
-def test_steps_without_drafts_are_followed_as_rows_are():
+def test_steps_are_followed_as_rows_are(monkeypatch):
     """The same proposals, whichever way the drafter is told; what it has not seen yet it wants to be shown."""
     noise = random.Random(5)
     told, shown = (TextDrafter(SuffixShelf(Recall)) for _ in range(2))
     session, proposed = Session(1.0, 0.2), 0
+    monkeypatch.setattr(text, "LOOK", -1.0)
     prompt = [noise.randrange(6) for _ in range(30)]
     one, other = request("a", prompt), request("a", prompt)
-    assert told.follow(session, [one], (3,)) is None
+    assert told.follow(session, [one], [(3,)]) is None
     step(told, one, prompt, [3], start=0, session=session)
     step(shown, other, prompt, [3], start=0, session=session)
     for _ in range(60):
         token, last = noise.randrange(6), one.output_ids[-1]
-        found = told.follow(session, [one], (token,))
+        found = told.follow(session, [one], [(token,)])
         one.output_ids.append(token)
         expected = step(shown, other, [last], [token], session=session)
         assert (found[0] if found else Proposal()) == expected
         proposed += len(expected.token_ids)
     assert proposed > 10
-    ended = told.follow(session, [one], (0,))
+    ended = told.follow(session, [one], [(0,)])
     assert not ended or not ended[0].token_ids, "nothing follows the end"
+
+
+def test_where_guesses_bring_nothing_they_are_made_rarely():
+    """Until a new request comes; and what was passed over is taken in all the same."""
+    drafter, session = TextDrafter(SuffixShelf(Recall)), Session(1.0, 0.2)
+    asked = request("a", [1, 2, 3])
+    step(drafter, asked, asked.prompt_ids, [50], start=0, session=session)
+    taken = []
+    for token in range(51, 120):
+        assert drafter.follow(session, [asked], [(token,)]) == ()
+        asked.output_ids.append(token)
+        taken.append(drafter._open["a"].taken == asked.num_tokens)
+    assert all(taken[:5]) and sum(taken[-16:]) == 2, "every eighth token in the end"
+    other = request("b", [7, 8, 9])
+    step(drafter, other, other.prompt_ids, [60], start=0, session=session)
+    drafter.follow(session, [asked, other], [(120,), (61,)])
+    assert drafter._open["a"].taken == asked.num_tokens + 1
+    for token in [50, *range(51, 60)] * 2:
+        drafter.follow(session, [asked], [(token,)])
+        asked.output_ids.append(token)
+    found = drafter.follow(session, [asked], [(60,)])
+    assert found and found[0].token_ids[0] == 61, "a copy was seen in time"
 
 
 def test_requests_learn_from_those_before_them_and_of_their_kind():
@@ -319,11 +343,32 @@ def test_pace_knows_each_number_of_rows_and_draws_lines_between():
         for rows, seconds in truth.items():
             pace.hear(rows, seconds)
     for rows, seconds in truth.items():
-        assert pace.seconds(rows) == pytest.approx(seconds, rel=0.01)
-    assert pace.seconds(6) == pytest.approx(4.1 + 3.4 * 2 / 5, rel=0.01)
-    assert pace.seconds(13) == pytest.approx(7.5 + 4 * 4.5 / 8, rel=0.01)
-    assert further(1, pace.seconds) == pytest.approx(0.1, rel=0.05), "the second row is nearly free"
-    assert further(2, pace.seconds) == pytest.approx(0.5, rel=0.05), "the best pair"
+        assert pace.seconds(rows) == pytest.approx(seconds, rel=0.03)
+    assert pace.seconds(6) == pytest.approx(4.1 + 3.4 * 2 / 5, rel=0.03)
+    assert pace.seconds(13) == pytest.approx(7.5 + 4 * 4.5 / 8, rel=0.03)
+    assert further(1, pace.seconds) == pytest.approx(0.1, rel=0.2), "the second row is nearly free"
+    assert further(2, pace.seconds) == pytest.approx(0.5, rel=0.2), "the best pair"
+
+
+def test_rows_that_seemed_dear_are_believed_to_be_cheaper_again_after_a_while():
+    """Or nobody would try them again: the one step of two rows that was seen may have been disturbed."""
+    pace = Pace()
+    for _ in range(5):
+        pace.hear(1, 1.0)
+    pace.hear(2, 50.0)
+    assert 1.15 < pace.seconds(2) <= 2.3
+    for _ in range(400):
+        pace.hear(1, 1.0)
+    assert pace.seconds(2) == pytest.approx(1.15, rel=0.1)
+    for _ in range(20):
+        pace.hear(2, 1.9)
+    assert pace.seconds(2) > 1.7, "until they are seen to be dear"
+    cheap = Pace()
+    for rows, seconds in ((1, 1.0), (2, 1.01)):
+        cheap.hear(rows, seconds)
+    for _ in range(400):
+        cheap.hear(1, 1.0)
+    assert cheap.seconds(2) == pytest.approx(1.01, rel=0.01), "what is cheap stays so"
 
 
 def test_pace_follows_the_machine_and_one_slow_step_moves_it_little():

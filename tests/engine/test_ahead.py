@@ -40,12 +40,12 @@ def plain(make_llm, monkeypatch):
     """Without proposals."""
     with monkeypatch.context() as patched:
         patched.setattr(ahead, "MOST", 0)
-        return run(make_llm())
+        return run(make_llm(speculate="off"))
 
 
 @pytest.mark.parametrize("options", [{}, {"plans_outstanding": 2}, {"max_num_batched_tokens": 9, "max_logit_rows": 8}])
 def test_every_bit_is_as_without_proposals(make_llm, plain, options, executor):
-    outputs, stats = run(make_llm(**options))
+    outputs, stats = run(make_llm(speculate="off", **options))
     wanted, before = plain
     exact = slice(None) if executor == "native" else slice(2)
     assert [one[exact] for one in outputs] == [one[exact] for one in wanted]
@@ -54,7 +54,7 @@ def test_every_bit_is_as_without_proposals(make_llm, plain, options, executor):
 
 
 def test_preemption_changes_nothing(make_llm, plain):
-    llm = make_llm(num_blocks=9, enable_prefix_caching=False)
+    llm = make_llm(speculate="off", num_blocks=9, enable_prefix_caching=False)
     assert [one[0] for one in run(llm)[0]] == [one[0] for one in plain[0]]
     assert llm.stats().preemptions > 0 and llm.stats().drafts_accepted > 0
 
@@ -71,6 +71,6 @@ def test_another_drafter_stands_behind(make_llm, plain):
 
 
 def test_outputs_without_a_form_go_the_short_way(make_llm):
-    llm = make_llm()
+    llm = make_llm(speculate="off")
     llm.generate(PROMPTS, SamplingParams(max_tokens=12), use_tqdm=False)
     assert llm.stats().drafts == 0 and llm.stats().masks == 0

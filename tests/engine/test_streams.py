@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+from dataclasses import replace
 
 import pytest
 from engines import Brake, assert_all_free
@@ -95,14 +96,15 @@ async def test_a_slow_reader_gets_the_same_text(llm, shared):
 @pytest.mark.parametrize("length", [10, 33])
 async def test_abort_at_every_step(llm, shared, length):
     """T39: a prompt in several chunks, then decoding; ended after each number of steps; the neighbour is unchanged."""
+    params = replace(PARAMS, speculate=False)  # a step a token
     prompt = [64 + i % 26 for i in range(length)]
     other = [90 - i % 26 for i in range(length)]
-    alone = sum((delta.token_ids for delta in await collect(llm.stream(other, PARAMS))), ())
+    alone = sum((delta.token_ids for delta in await collect(llm.stream(other, params))), ())
     ends = []
     for steps in [*range(-(-length // 4) + 12), 1000]:
         brake = Brake(llm, steps)
-        doomed = asyncio.create_task(collect(llm.stream(prompt, PARAMS, request_id="doomed")))
-        neighbour = asyncio.create_task(collect(llm.stream(other, PARAMS)))
+        doomed = asyncio.create_task(collect(llm.stream(prompt, params, request_id="doomed")))
+        neighbour = asyncio.create_task(collect(llm.stream(other, params)))
         while not brake.held and not doomed.done():
             await asyncio.sleep(0.001)
         llm.abort("doomed")

@@ -52,9 +52,21 @@ class Watched:
         self.inner, self.views = inner, views
         self.drafted = self.deep = self.aside = 0
         self.seen = []
+        self.chains = set()  # requests that were told what to propose without their rows being shown
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
+
+    def follow(self, session, requests, tokens):
+        proposals = self.inner.follow(session, requests, tokens)
+        if proposals is None:
+            return None
+        for one, news in zip(requests, tokens, strict=True):
+            self.drafted += one.id in self.chains
+            self.deep += len(news) > 2
+        self.chains -= {one.id for one in requests}
+        self.chains |= {one.id for one, found in zip(requests, proposals, strict=False) if found.token_ids}
+        return proposals
 
     def extend(self, session, rows):
         for row in rows:
@@ -68,7 +80,10 @@ class Watched:
         self.inner.extend(session, rows)
 
     def propose(self, session, rows):
-        return self.inner.propose(Spy(session, self), rows)
+        proposals = self.inner.propose(Spy(session, self), rows)
+        self.chains -= {row.request.id for row in rows}
+        self.chains |= {row.request.id for row, found in zip(rows, proposals, strict=True) if found.token_ids}
+        return proposals
 
 
 class Spy:

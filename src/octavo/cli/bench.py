@@ -4,7 +4,7 @@ Prompts are random and share nothing. Prefill: --prompts requests at once, all t
 first token; never a prefix hit. Decode at batch B: tokens that arrive while all B requests are decoding, over that
 time; their contexts are computed once, ahead, and are prefix hits from then on (without prefix caching each run
 computes them). Medians over --repeats. --workload mixed runs many requests of unlike lengths: output tokens over the
-whole time.
+whole time. Nobody proposes drafts, but where --speculate compares who does.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"bench: {what}")
 
     def configured(**over: Any) -> EngineConfig:
-        return EngineConfig(model=args.model, **{**flags.resolve(args, _ENGINE), **over})
+        return EngineConfig(model=args.model, **{"speculate": "off", **flags.resolve(args, _ENGINE), **over})
 
     config = configured()
     for name, count in (("batch", max(batches)), ("prompts", plan["prompts"])):

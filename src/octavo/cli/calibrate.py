@@ -84,7 +84,8 @@ def _with_engine(found: MachineModel, surveys: Sequence[Survey], models: Sequenc
     besides: list[float] = []
     bare = replace(found, step=0.0, row=0.0)
     for model, each in zip(models, surveys, strict=True):
-        config = EngineConfig(model=model, executor="native", threads=threads, max_num_seqs=max(ENGINE_BATCHES))
+        most = max(ENGINE_BATCHES)
+        config = EngineConfig(model=model, executor="native", threads=threads, max_num_seqs=most, speculate="off")
         steps = StepModel(each.program, bare)
         with closing(ThreadEngine(config)) as engine:
             clock = Stopwatch(engine)

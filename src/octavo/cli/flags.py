@@ -114,7 +114,7 @@ ENGINE_FLAGS: tuple[Flag, ...] = (
         f"who proposes tokens ahead, auto as far as it pays: {', '.join(SPECULATE)}",
         speculation,
         "KIND",
-        default="off",
+        default="auto",
     ),
     Flag(
         "verify",

@@ -30,6 +30,8 @@ class AheadDrafter:
         self._structures = structures
         self._inner = inner
         self._bounds: dict[str, Bounds] = {}
+        self._asked: Sequence[Request] = ()
+        self._any_bound = False
 
     def tensor(self, weight: Weight) -> Tensor | Elsewhere | None:
         return self._inner.tensor(weight)
@@ -38,10 +40,12 @@ class AheadDrafter:
         return _bound(request) or self._inner.serves(request)
 
     def follow(
-        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[int]
+        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[Sequence[int]]
     ) -> Sequence[Proposal] | None:
         """Who is not bound is the inner one's: it serves the rest of them all."""
-        if any(_bound(request) for request in requests):
+        if requests is not self._asked:  # the same list as long as the same requests share steps
+            self._asked, self._any_bound = requests, any(map(_bound, requests))
+        if self._any_bound:
             return None
         return self._inner.follow(session, requests, tokens)
 

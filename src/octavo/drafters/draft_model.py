@@ -77,7 +77,7 @@ class ModelDrafter:
         return not request.whole
 
     def follow(
-        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[int]
+        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[Sequence[int]]
     ) -> Sequence[Proposal] | None:
         return None
 

@@ -32,7 +32,7 @@ class HeadDrafter(ABC):
         return wants_drafts(request)
 
     def follow(
-        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[int]
+        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[Sequence[int]]
     ) -> Sequence[Proposal] | None:
         return None
 

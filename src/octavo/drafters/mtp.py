@@ -71,7 +71,7 @@ class MtpDrafter:
         return not request.whole
 
     def follow(
-        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[int]
+        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[Sequence[int]]
     ) -> Sequence[Proposal] | None:
         return None
 

@@ -6,7 +6,7 @@ proposes, the text is the target's: a draft is accepted only where it equals the
 
     declared     programs, taps, max_draft, tail, hit_backoff, lookahead, tensor(weight)
     each step    of the requests that it serves(request):
-                 follow(session, requests, tokens)   where each went on by a token without drafts: Proposals at once, or
+                 follow(session, requests, tokens)   where each goes on: Proposals at once, or
                  extend(session, rows)   the target has run and sampled: take note of its rows, its exports
                  propose(session, rows)  one Proposal per row that sampled
     the end      forget(request_id)
@@ -116,10 +116,10 @@ class Drafter(Protocol):
         """The same for as long as the request lives. Rows of others are never shown; a step of none is not slowed."""
 
     def follow(
-        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[int]
+        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[Sequence[int]]
     ) -> Sequence[Proposal] | None:
-        """After a step in which each of these, all that it serves, went on by a token and had no drafts: one Proposal
-        each, none for nothing at all. None: it wants to be shown the rows, by `extend` and `propose`. Of such steps it
+        """After a step in which each of these, all that it serves, went on by such tokens: one Proposal each, none for
+        nothing at all. None: it wants to be shown the rows, by `extend` and `propose`. Of such steps it
         may forget what it can read off the requests."""
 
     def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None: ...

@@ -29,7 +29,7 @@ class RecordedDrafter:
         return bool(request.params.speculate)
 
     def follow(
-        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[int]
+        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[Sequence[int]]
     ) -> Sequence[Proposal] | None:
         return None
 

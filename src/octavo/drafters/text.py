@@ -18,8 +18,12 @@ from octavo.request import Request
 from octavo.weights.kinds import Tensor
 
 MOST = 8  # drafts of a row
+MOST_ROWS = 2**16  # of a step
 TAKEN = 2048  # tokens that one step takes in of a request, so that a long prompt delays no one
 ASKED = 8  # steps for which terms stand
+LOOK = 0.02  # of a token: what looking is to bring to a step
+NAP, DEAR_REST = 7, 15  # most steps without a look where it does not, and where no draft can pay
+FIRST_GAIN, GAIN_KEPT = 0.2, 0.9  # what it is believed to bring at first; of what it brought, a token later
 _NOTHING = Proposal()
 
 
@@ -45,40 +49,56 @@ class Shelf(Protocol):
 
 
 class Text:
-    """Of one request. taken: tokens that the lookup knows. chance: that the best guess comes true."""
+    """Of one request. taken: tokens that the lookup knows. chance: that the best guess comes true. gain: tokens that a
+    guess brings to a step lately, what its row costs taken off."""
 
-    __slots__ = ("_belief", "_best", "_found", "_last", "_lookup", "chance", "request", "taken")
+    __slots__ = (
+        "_belief",
+        "_best",
+        "_found",
+        "_last",
+        "_lookup",
+        "chance",
+        "gain",
+        "request",
+        "taken",
+    )
 
-    def __init__(self, request: Request, lookup: Lookup, belief: Belief) -> None:
+    def __init__(self, request: Request, lookup: Lookup, belief: Belief, gain: float) -> None:
         self.request = request
         self.taken = 0
         self.chance = 0.0
         self._lookup = lookup
         self._belief = belief
+        self.gain = gain
         self._found: Sequence[Guess] = ()
         self._best = 0
         self._last = -1  # token
 
-    def take(self, tokens: Sequence[int]) -> None:
-        """The next tokens. Those of the output show what guesses are worth."""
+    def take(self, tokens: Sequence[int], price: float) -> None:
+        """The next tokens. Those of the output show what guesses are worth, at the price of a row."""
         lookup, belief = self._lookup, self._belief
         prompt = len(self.request.prompt_ids) - self.taken
         for place, token in enumerate(tokens):
             if place < prompt:
                 lookup.add(token)
                 continue
-            for agreed, guess in self._found:
-                belief.hear(agreed, guess == token)
+            if self._found:
+                came = self._found[self._best][1] == token
+                self.gain = GAIN_KEPT * self.gain + (1 - GAIN_KEPT) * (came - price) * (self.chance > price)
+                for agreed, guess in self._found:
+                    belief.hear(agreed, guess == token)
+            else:
+                self.gain *= GAIN_KEPT
             lookup.add(token)
-            self._found = lookup.guesses()
+            self._weigh(lookup.guesses())
         if tokens:
             self._last = tokens[-1]
         self.taken += len(tokens)
-        self._weigh()
 
-    def _weigh(self) -> None:
-        self.chance, self._best = 0.0, 0
-        for place, (agreed, _) in enumerate(self._found):
+    def _weigh(self, found: Sequence[Guess]) -> None:
+        self._found, self.chance, self._best = found, 0.0, 0
+        for place, (agreed, _) in enumerate(found):
             chance = self._belief.chance(agreed)
             if chance > self.chance:
                 self.chance, self._best = chance, place
@@ -110,62 +130,80 @@ class TextDrafter:
     hit_backoff = 0
     lookahead = 0
 
-    def __init__(self, shelf: Shelf, *, adaptive: bool = True) -> None:
-        """adaptive: as many drafts as are worth their rows (worth.py), else as many as there are."""
+    def __init__(self, shelf: Shelf, *, adaptive: bool = True, room: int = MOST_ROWS) -> None:
+        """adaptive: as many drafts as are worth their rows (worth.py), else as many as there are. room: most drafts of
+        all requests of a step."""
+        self._room = room
         self._shelf = shelf
         self._adaptive = adaptive
         self._beliefs = Beliefs()
         self._open: dict[str, Text] = {}
         self._terms: dict[int, Terms] = {}  # by the requests of a step
+        self._gain = FIRST_GAIN  # of requests lately
+        self._rest = self._nap = 0  # steps of which nothing is taken note; as many as last time
 
     def tensor(self, weight: Weight) -> Tensor | None:
         return None
 
     def serves(self, request: Request) -> bool:
-        return wants_drafts(request)
+        """A function of the caller's over logits is not asked about texts that may never be."""
+        return wants_drafts(request) and (not self._adaptive or request.params.logits_processor is None)
 
     def follow(
-        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[int]
+        self, session: DraftSession, requests: Sequence[Request], tokens: Sequence[Sequence[int]]
     ) -> Sequence[Proposal] | None:
         """Nearly all steps of nearly all texts end here: nothing that could follow is likely enough."""
+        if self._rest:
+            self._rest -= 1
+            return ()
         terms = self._terms_of(len(requests), session)
         if not terms.hopes:
+            self._rest = DEAR_REST if session.seconds(len(requests)) > 0 else 0
             return ()
         texts: list[Text] = []
         likely = False
-        for request, token in zip(requests, tokens, strict=True):
+        for request, news in zip(requests, tokens, strict=True):
             text = self._open.get(request.id)
             if text is None or text.taken < request.num_tokens - TAKEN:
                 return None
             if text.taken < request.num_tokens:
-                text.take(request.tokens(text.taken, request.num_tokens))
-            text.take((token,))
+                text.take(request.tokens(text.taken, request.num_tokens), terms.price)
+            text.take(news, terms.price)
             texts.append(text)
             likely = likely or text.chance > terms.least
-        return self._proposals(session, texts) if likely else ()
+        self._tire(texts)
+        return self._proposals(session, texts) if likely and not self._rest else ()
+
+    def _tire(self, texts: Sequence[Text]) -> None:
+        """Looking costs about as much as a guess must bring: where none does, it is done more and more rarely."""
+        if not self._adaptive or any(text.gain > LOOK for text in texts):
+            self._nap = 0
+        else:
+            self._rest = self._nap = min(2 * self._nap + 1, NAP)
 
     def _terms_of(self, rows: int, session: DraftSession) -> Terms:
         terms = self._terms.get(rows)
         if terms is None or not terms.stands:
-            terms = self._terms[rows] = Terms(rows, session.seconds) if self._adaptive else Terms(rows, _free)
+            terms = self._terms[rows] = Terms(rows, session.seconds if self._adaptive else _free)
         terms.stands -= 1
         return terms
 
     def extend(self, session: DraftSession, rows: Sequence[DraftRow]) -> None:
-        hopes = self._terms_of(len(rows), session).hopes
+        terms = self._terms_of(len(rows), session)
         for row in rows:
             request = row.request
             text = self._open.get(request.id)
             if text is None:
-                text = Text(request, self._shelf.open(request), self._beliefs.open(request))
+                text = Text(request, self._shelf.open(request), self._beliefs.open(request), self._gain)
                 self._open[request.id] = text
-            if not hopes and not row.row.num_drafts:
+                self._nap = self._rest = 0
+            if not terms.hopes and not row.row.num_drafts:
                 continue
             end = row.row.start + len(row.row.token_ids) - row.row.num_drafts
             upto = min(end, text.taken + TAKEN)
-            text.take(request.tokens(text.taken, upto))
+            text.take(request.tokens(text.taken, upto), terms.price)
             if upto == end:
-                text.take(row.result.token_ids)
+                text.take(row.result.token_ids, terms.price)
 
     def propose(self, session: DraftSession, rows: Sequence[DraftRow]) -> list[Proposal]:
         texts = [self._open[row.request.id] for row in rows]
@@ -180,36 +218,35 @@ class TextDrafter:
             return [_NOTHING] * len(texts)
         found = [(_NOTHING, []) if text is None or text.ended else text.follow(terms.least) for text in texts]
         chances = [each for _, each in found]
-        if terms.known:
-            counts, _ = worthwhile(chances, len(texts), session.seconds)
-        else:
-            counts = list(map(len, chances))
+        counts = list(map(len, chances))
+        if self._adaptive:
+            counts, _ = worthwhile(chances, len(texts), session.seconds, room=self._room)
         return [_first(proposal, count) for (proposal, _), count in zip(found, counts, strict=True)]
 
     def forget(self, request_id: str) -> None:
         text = self._open.pop(request_id, None)
         if text is not None:
+            self._gain = max((self._gain + text.gain) / 2, 2 * LOOK)
             text.close(self._shelf)
 
 
 class Terms:
-    """What steps of so many requests have drafts for, for a while. known: whether the pace is. hopes: whether drafts
-    that all came true would pay. least: the chance that one needs to be worth a row where rows cost least."""
+    """What drafts are worth in steps of so many requests, for a while. hopes: whether any would pay that all came true;
+    not while the pace is unknown. least: the chance that one needs to be worth a row where rows cost least. price: of
+    one alone, as a share of a token."""
 
     def __init__(self, rows: int, seconds: Callable[[int], float]) -> None:
         plain = seconds(rows)
-        self.known = plain > 0
-        self.stands = ASKED if self.known else 1
-        self.hopes, self.least = True, 0.0
-        if self.known:
-            most = range(rows + 1, rows * (1 + MOST) + 1, max(rows // 4, 1))
-            self.hopes = any(full * plain >= PACE_GAIN * rows * seconds(full) for full in most)
-            self.least = further(rows, seconds) * rows / plain
+        self.stands = ASKED if plain > 0 else 1
+        most = range(rows + 1, rows * (1 + MOST) + 1, max(rows // 4, 1))
+        self.hopes = plain > 0 and any(full * plain >= PACE_GAIN * rows * seconds(full) for full in most)
+        self.least = further(rows, seconds) * rows / plain if self.hopes else 0.0
+        self.price = (seconds(rows + 1) - plain) * rows / plain if self.hopes else 0.0
 
 
 def _free(rows: int) -> float:
     """Of rows that are added whatever they cost."""
-    return 0.0
+    return 1.0
 
 
 def _first(found: Proposal, count: int) -> Proposal:

@@ -19,12 +19,13 @@ FIRST_COUNT = 3  # drafts while no pace is known
 
 
 def worthwhile(
-    chances: Sequence[Sequence[float]], rows: int, seconds: Callable[[int], float]
+    chances: Sequence[Sequence[float]], rows: int, seconds: Callable[[int], float], *, room: int | None = None
 ) -> tuple[list[int], float]:
     """(per request how many of its drafts make the most tokens a second together, tokens a second over those without):
     none where that is less than PACE_GAIN. chances: that a draft comes true and all before it on its path, the
-    likeliest first. rows: of the step without drafts, which give a token each. seconds: of a step of so many rows."""
-    ranked = sorted(((chance, name) for name, each in enumerate(chances) for chance in each), reverse=True)
+    likeliest first. rows: of the step without drafts, which give a token each. seconds: of a step of so many rows.
+    room: most drafts of all."""
+    ranked = sorted(((chance, name) for name, each in enumerate(chances) for chance in each), reverse=True)[:room]
     plain, tokens, best, gain = seconds(rows), float(rows), 0, PACE_GAIN
     for count, (chance, _) in enumerate(ranked, 1):
         tokens += chance

@@ -61,7 +61,7 @@ class LLM:
         plans_outstanding: int = 1,
         packed_cache: Literal["off", "on"] = "off",
         journal: str | None = None,
-        speculate: str = "off",
+        speculate: str = "auto",
         verify: VerifyRule = "equal",
         served_model_name: str | None = None,
         task: Literal["auto", "generate", "embed"] = "auto",

@@ -70,8 +70,15 @@ def decoded(token_ids: tuple[int, ...]) -> tuple[RowResult | int, ...]:
     return tuple(_NOT_FINITE if token < 0 else token for token in token_ids)
 
 
-def brief(result: RowResult) -> RowResult | int:
+def tokens(result: RowResult | int) -> tuple[int, ...]:
+    """That it appends; none of a row that is not finite."""
+    return (result,) if isinstance(result, int) else result.token_ids
+
+
+def brief(result: RowResult | int) -> RowResult | int:
     """The token alone where nothing else is to be said: the scheduler has a short way for that."""
+    if isinstance(result, int):
+        return result
     more = result.draft_ids or result.accepted or result.logprobs or result.prompt_logprobs
     return result.token_ids[0] if len(result.token_ids) == 1 and result.finite and not more else result
 

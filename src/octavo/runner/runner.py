@@ -23,6 +23,7 @@ from octavo.backends import executor_for
 from octavo.backends.port import Executor, Kept, Limits, Session
 from octavo.config import EngineConfig, VerifyRule
 from octavo.drafters.kinds import drafter_for
+from octavo.drafters.null import NullDrafter
 from octavo.drafters.pace import Pace
 from octavo.drafters.port import Drafter, DraftMaker, DraftRow, Proposal
 from octavo.drafters.target import Target, matrices
@@ -49,6 +50,7 @@ _log = logging.getLogger("octavo.runner")
 TARGET = "target"
 LOGITS = "logits"
 Asked = TypeVar("Asked")
+SEEN = 8  # of so many steps without drafts one is timed: they are all alike
 
 
 @dataclass(slots=True)
@@ -58,8 +60,9 @@ class Step:
     plan: StepPlan
     mates: Mates  # its requests, as they were at launch
     header: Header
+    begun: float  # seconds, of any origin
     ran: bool = False
-    seconds: float = 0.0  # that it took so far
+    drafting: float = 0.0  # seconds that a drafter took that is shown rows
 
     @property
     def decodes(self) -> bool:
@@ -98,7 +101,6 @@ class Runner:
         limits = loaded.limits
         self.loaded = loaded
         self._session = session
-        self._drafter = drafter
         self._sampler = Sampler(loaded.vocab_size, loaded.threads, structures, loaded.verify)
         self._requests = RequestTable()
         self._steps: deque[Step] = deque()
@@ -107,8 +109,10 @@ class Runner:
         self._draft_writer = HeaderWriter(*sizes)
         keeps_state = any(group.rule == "state" for group in loaded.groups)
         self._pace = Pace()
+        self._latest: Step | None = None
         self._failed = False  # the drafter has: it is not asked again
         self._most = drafter.tail if keeps_state else drafter.max_draft  # drafts of a row
+        self._drafter = drafter if self._most else NullDrafter()
 
     @classmethod
     def open(
@@ -198,9 +202,12 @@ class Runner:
 
     # ---- steps
     def launch(self, plan: StepPlan) -> None:
+        begun, before = time.perf_counter(), self._latest
         writer = self._writers[plan.number % len(self._writers)]
         header = writer.write(plan.rows, copies=plan.copies, tables=plan.tables, states=plan.states)
-        step = Step(plan, self._requests.mates(plan.rows), header)
+        step = self._latest = Step(plan, self._requests.mates(plan.rows), header, begun)
+        if before is not None and before.mates is step.mates:
+            self._count(before, begun)
         self._steps.append(step)
         if len(self._steps) == 1:
             self._run(step)
@@ -209,11 +216,10 @@ class Runner:
         """The result of the oldest launched plan."""
         step = self._steps.popleft()
         self._run(step)
-        plan, table, begun = step.plan, self._requests, time.perf_counter()
+        plan, table = step.plan, self._requests
         if (cohort := self._cohort(step)) is not None:
-            tokens = cohort.sample(self._session.logits(LOGITS), step.header)
-            self._count(step, begun)
-            return StepResult(plan.number, self._followed(step, tokens))
+            decoded = outcome.decoded(cohort.sample(self._session.logits(LOGITS), step.header))
+            return StepResult(plan.number, self._followed(step, decoded, step.mates.requests))
         alive = step.mates.requests
         if table.version != step.mates.version:
             alive = [request if table.alive(request) else None for request in alive]
@@ -224,10 +230,7 @@ class Runner:
         logits = self._session.view(LOGITS) if seen else self._session.logits(LOGITS)
         step.mates.part()
         rows = outcome.sample(self._sampler, logits, plan.rows, alive)
-        self._count(step, begun)
-        if self._served(step.mates):
-            rows = self._draft(plan.rows, alive, rows)
-        return StepResult(plan.number, tuple(map(outcome.brief, rows)))
+        return StepResult(plan.number, self._followed(step, tuple(map(outcome.brief, rows)), alive))
 
     def _cohort(self, step: Step) -> Cohort:
         """Of a step of decodes that want a token each and nothing else; None of any other."""
@@ -235,32 +238,39 @@ class Runner:
             return None
         return step.mates.cohort(self._sampler) if step.header.one_each else None
 
-    def _followed(self, step: Step, tokens: tuple[int, ...]) -> tuple[RowResult | int, ...]:
-        """The results of a cohort, with what the drafter proposes after them."""
-        results, mates, plan = outcome.decoded(tokens), step.mates, step.plan
+    def _followed(
+        self, step: Step, results: tuple[RowResult | int, ...], alive: Sequence[Request | None]
+    ) -> tuple[RowResult | int, ...]:
+        """The results, with what the drafter proposes after them."""
+        mates = step.mates
         served = self._served(mates)
         if not served:
             return results
         proposals: Sequence[Proposal] | None = None
-        if results is tokens:
-            given = tokens if len(served) == len(tokens) else tuple(tokens[place] for place in mates.places)
-            nothing: Sequence[Proposal] | None = ()
-            proposals = self._guarded(lambda: self._drafter.follow(self, served, given), nothing)
+        if alive is mates.requests and step.decodes:
+            given = [outcome.tokens(results[place]) for place in mates.places]
+            if all(given):
+                nothing: Sequence[Proposal] | None = ()
+                proposals = self._guarded(lambda: self._drafter.follow(self, served, given), nothing)
         if proposals is None:
-            rows = [RowResult((one,)) if isinstance(one, int) else one for one in results]
-            return tuple(map(outcome.brief, self._draft(plan.rows, mates.requests, rows)))
+            rows, begun = [RowResult((one,)) if isinstance(one, int) else one for one in results], time.perf_counter()
+            rows = self._draft(step.plan.rows, alive, rows)
+            step.drafting = time.perf_counter() - begun
+            return tuple(map(outcome.brief, rows))
         if not proposals:
             return results
         found = list(results)
         for place, request, proposal in zip(mates.places, served, proposals, strict=True):
             if proposal.token_ids:
-                found[place] = outcome.brief(self._with(RowResult((tokens[place],)), request, proposal))
+                one = found[place]
+                found[place] = self._with(RowResult((one,)) if isinstance(one, int) else one, request, proposal)
         return tuple(found)
 
     def close(self) -> None:
         """Lets go of all that is native: threads of a process that ends may still know the runner."""
         self._session.close()
         self._steps.clear()
+        self._latest = None
         for request_id in self._requests.names:
             self.forget(request_id)
         for writer in (*self._writers, self._draft_writer):
@@ -268,14 +278,17 @@ class Runner:
 
     def _run(self, step: Step) -> None:
         if not step.ran:
-            begun = time.perf_counter()
             self._session.run(TARGET, step.header)
-            step.ran, step.seconds = True, time.perf_counter() - begun
+            step.ran = True
 
-    def _count(self, step: Step, begun: float) -> None:
-        """How long the step took, with its sampling, which began then."""
+    def _count(self, step: Step, now: float) -> None:
+        """How long the step took, where the next one is of the same requests: all that is done for it, but for the runs
+        of a drafter, which counts them itself."""
+        tokens, rows = step.plan.num_tokens, len(step.plan.rows)
+        if step.plan.number % SEEN and tokens == rows and self._pace.knows(rows):
+            return
         if self._served(step.mates) and step.decodes:
-            self._pace.hear(step.plan.num_tokens, step.seconds + time.perf_counter() - begun)
+            self._pace.hear(tokens, now - step.begun - step.drafting)
 
     # ---- drafts
     def _draft(
