@@ -11,9 +11,11 @@ MAX_COUNT = 2**30  # stays far inside an int32
 MAX_THREADS = 1024
 MAX_PLANS = 64  # each has a header of its own
 KVDType = Literal["auto", "bf16", "i8"]
+ActivationKind = Literal["auto", "bf16", "int", "int15", "i8g32", "i8row", "i8x"]
 VerifyRule = Literal["equal", "residual", "block", "typical"]
 CHOICES = {
     "kv_dtype": get_args(KVDType),
+    "activations": get_args(ActivationKind),
     "packed_cache": ("off", "on"),
     "verify": get_args(VerifyRule),
     "task": ("auto", "generate", "embed"),
@@ -46,6 +48,7 @@ class EngineConfig:
     """Every field is also a keyword of LLM(), a flag, an OCTAVO_ variable and a key of --config. None: chosen at load.
 
     kv_dtype: how keys and values are stored; auto: bf16, or what the reference executor computes in.
+    activations: what linears over whole-numbered weights eat (docs/fidelity.md), natively.
 
     kv_memory in bytes. num_blocks overrides kv_memory. plans_outstanding: steps planned before the first commits.
     packed_cache: on keeps the native executor's packed weights on disk; the next load maps them.
@@ -65,7 +68,7 @@ class EngineConfig:
     kv_dtype: KVDType = "auto"
     threads: int | None = None
     isa: str | None = None
-    activations: Literal["auto", "bf16", "int", "int15", "i8g32", "i8row", "i8x"] = "auto"
+    activations: ActivationKind = "auto"
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
     max_logit_rows: int = 256

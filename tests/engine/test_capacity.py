@@ -1,11 +1,13 @@
 """How large the cache is made, and what the capacity table says of it."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from inspect import signature
 
 import pytest
 from tiny_model import LONGEST
 
 from octavo import LLM
+from octavo.config import EngineConfig
 from octavo.errors import MissingFileError, ResourceError, UnsupportedError, UsageError
 from octavo.runner.capacity import Capacity, Demand, num_snapshots, size, usable_blocks
 
@@ -89,12 +91,18 @@ def test_the_engine_is_as_large_as_it_says(make_llm):
         ({"executor": "abacus"}, UnsupportedError, "executor"),
         ({"dtype": "float64"}, UnsupportedError, "dtype"),
         ({"isa": "avx2"}, UnsupportedError, "isa"),
+        ({"kv_dtype": "i4"}, UsageError, "kv_dtype"),
+        ({"activations": "i9"}, UsageError, "activations"),
     ],
 )
 def test_wrong_limits_name_the_flag(model, options, error, field):
     with pytest.raises(error) as caught:
         LLM(model, **{"executor": "reference", "num_blocks": 8, **options})
     assert caught.value.param == field
+
+
+def test_every_field_of_the_configuration_is_a_keyword():
+    assert {field.name for field in fields(EngineConfig)} <= set(signature(LLM).parameters)
 
 
 def test_a_model_that_is_not_there(tmp_path):

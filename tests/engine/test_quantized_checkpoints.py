@@ -12,10 +12,13 @@ from octavo import LLM, SamplingParams
 PROMPT = list(range(3, 40))
 
 
+NUMERICS = {"reference": {"dtype": "float32"}, "native": {"activations": "int15"}}
+
+
 def scores(model, executor):
-    """Greedy ids and their log-probabilities."""
+    """Greedy ids and their log-probabilities; natively by the integers that are closest to float32."""
     options = {"max_model_len": 64, "max_num_seqs": 1, "threads": 1, "num_blocks": 8, "executor": executor}
-    with LLM(str(model), **options, **({"dtype": "float32"} if executor == "reference" else {})) as llm:
+    with LLM(str(model), **options, **NUMERICS[executor]) as llm:
         (output,) = llm.generate([PROMPT], SamplingParams(max_tokens=8, temperature=0, logprobs=1, ignore_eos=True))
         choice = output.outputs[0]
         return choice.token_ids, [

@@ -26,6 +26,7 @@ class Recorder(NullDrafter):
     """Proposes nothing; keeps the state that gave the n-th output token, by (request id, n)."""
 
     taps = (STATE,)
+    max_draft = tail = 1  # of none it would not be asked
 
     def __init__(self):
         self.states = {}

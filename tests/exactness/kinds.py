@@ -180,6 +180,7 @@ class Kind:
     world: str = "quiet"
     branches: bool = False
     adaptive: bool = False
+    deep: float = 0.2  # at least such a share of the steps with drafts takes two or more of them
     blocks: int = 24  # so few that some of what heads.asked() asks is in the way of the rest
 
 
@@ -203,8 +204,8 @@ KINDS = {
     "recurrent, a chain": Kind(recurrent(rnn=False, beam_width=1)),
     "eagle1, a tree": Kind(eagle("eagle1", TREE), branches=True),
     "eagle3, a tree": Kind(eagle("eagle3", TREE), branches=True),
-    "eagle3, a chain": Kind(eagle("eagle3", CHAIN)),
-    "eagle3, some tokens": Kind(eagle("eagle3", TREE, kept=range(0, VOCAB, 2)), branches=True),
+    "eagle3, a chain": Kind(eagle("eagle3", CHAIN), deep=0.1),
+    "eagle3, some tokens": Kind(eagle("eagle3", TREE, kept=range(0, VOCAB, 2)), branches=True, deep=0.03),
     "mtp apart": Kind(apart),
     "mtp": Kind(module, "latent"),
     "two mtp layers": Kind(module, "latent of two"),

@@ -45,7 +45,7 @@ def told(kind, drafter, run):
     """The drafts were worth a proof: many came true two and more at a time, some beside an older sibling."""
     if not kind.adaptive:
         assert run.stats["drafts_rejected"] > 10
-        assert drafter.drafted > 20 and drafter.deep >= drafter.drafted / 5
+        assert drafter.drafted > 20 and drafter.deep >= kind.deep * drafter.drafted
         assert drafter.aside >= 4 if kind.branches else drafter.aside == 0
 
 

@@ -83,7 +83,7 @@ def test_what_is_written_answers_as_the_model_did(octavo, models, tmp_path, sche
     before = logits_of(models / source, **exact)
     held = logits_of(out, **exact)
     assert 0 < distance(held, before) < NEAR[scheme]
-    assert distance(logits_of(out), held) < 0.02
+    assert distance(logits_of(out, activations="int15"), held) < 0.02
     llm = LLM(str(out), threads=1, num_blocks=64)
     try:
         [result] = llm.generate([TEXT[:20]], SamplingParams(max_tokens=4, temperature=0.0))

@@ -11,10 +11,10 @@ import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from octavo.cli.parser import boolean
-from octavo.config import SPECULATE, EngineConfig, speculates
+from octavo.config import SPECULATE, ActivationKind, EngineConfig, KVDType, speculates
 from octavo.errors import ConfigError, MissingFileError, OctavoError, UsageError
 from octavo.request import SamplingParams
 
@@ -91,13 +91,13 @@ def speculation(text: str) -> str:
 ENGINE_FLAGS: tuple[Flag, ...] = (
     Flag("executor", "native kernels, or the torch reference", choices=("native", "reference"), default="native"),
     Flag("dtype", "of the reference executor", choices=("auto", "float32", "bfloat16"), default="auto"),
-    Flag("kv-dtype", "how keys and values are stored", choices=("auto", "bf16", "i8"), default="auto"),
+    Flag("kv-dtype", "how keys and values are stored", choices=get_args(KVDType), default="auto"),
     Flag("threads", "kernel threads (default: physical cores)", whole),
     Flag("isa", "force an instruction-set class of the native kernels", choices=("portable", "avx2", "avx512", "amx")),
     Flag(
         "activations",
         "what linears over i8 and u4 weights eat; auto: what is fastest here inside the fidelity bars",
-        choices=("auto", "bf16", "int", "int15", "i8g32", "i8row", "i8x"),
+        choices=get_args(ActivationKind),
         default="auto",
     ),
     Flag("max-num-seqs", "requests that run at once", whole, default=64),

@@ -14,7 +14,7 @@ from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Literal
 
-from octavo.config import EngineConfig, VerifyRule
+from octavo.config import ActivationKind, EngineConfig, KVDType, VerifyRule
 from octavo.drafters.port import Drafter
 from octavo.engine.course import NO_DRAFTS
 from octavo.engine.executor import ProgressHook, ThreadEngine, no_progress
@@ -50,6 +50,8 @@ class LLM:
         dtype: Literal["auto", "float32", "bfloat16"] = "auto",
         threads: int | None = None,
         isa: str | None = None,
+        kv_dtype: KVDType = "auto",
+        activations: ActivationKind = "auto",
         max_num_seqs: int = 64,
         max_num_batched_tokens: int = 512,
         max_logit_rows: int = 256,
@@ -77,6 +79,8 @@ class LLM:
             dtype=dtype,
             threads=threads,
             isa=isa,
+            kv_dtype=kv_dtype,
+            activations=activations,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             max_logit_rows=max_logit_rows,
@@ -95,6 +99,9 @@ class LLM:
             pooling=pooling,
             normalize=normalize,
         )
+        self._start(drafter, logits_processor, progress)
+
+    def _start(self, drafter: Drafter | None, logits_processor: LogitsProcessor | None, progress: ProgressHook) -> None:
         self.tokenizer: Tokenizer = load_tokenizer(self.config.model)
         self._template = ChatTemplate.started(self.tokenizer)
         structures = Structures(lambda: self.tokenizer)
