@@ -180,6 +180,7 @@ def test_activation_kinds_by_weights_and_writer():
     assert eaten(integers("bf16")) == ["bf16"] * 5 and activation_kinds([integers("bf16")]) == "bf16"
     assert eaten(integers("int15")) == ["i15", "i8g32", "i15", "i15g32", "i15"]
     assert eaten(integers("i8g32")) == ["i8g32"] * 5
+    assert eaten(integers(kinds={"0.wgate": "i8", "0.wup": "i8"})) == ["i15q", "i8g32", "i15", "i15q", "i15"]
     # one matrix of bf16 decides for all that eat the value
     assert eaten(integers(kinds={"0.wv": "bf16", "embed": "i8"})) == ["bf16", *by_writer[1:]]
     kinds = [op.kind for op in integers().ops]

@@ -103,8 +103,9 @@ def _activation_kind(program: Program, name: str, activations: str) -> DType:
     """The one kind in which all its linears eat a value.
 
     int: i8g32 behind attention; i15q behind norms and glu, whose outliers eight bits lose (docs/fidelity.md); i15 where
-    the logits come of it; i15g32 for what nothing has levelled, such as the residual stream. Where a norm reads what
-    comes of attention or glu, small as it may be, int15: i15 behind norms, i15g32 behind glu, and attention there.
+    the logits come of it, or 8-bit gates; i15g32 for what nothing has levelled, such as the residual stream. Where a
+    norm reads what comes of attention or glu, small as it may be, int15: i15 behind norms, i15g32 behind glu, and
+    attention there.
     """
     if activations == "bf16":
         return "bf16"
@@ -115,11 +116,12 @@ def _activation_kind(program: Program, name: str, activations: str) -> DType:
     made = {op.outs[0] for op in program.ops if op.kind in LINEARS and op.ins[0] == name}
     normed = any(op.kind == "norm" and op.ins[0] in made for op in program.ops)
     capped = {op.outs[0] for op in program.ops if op.kind == "cap" and op.ins[0] in made}
-    last = any(program.buffers[name].kind == "export" for name in made | capped)
+    close = any(program.buffers[name].kind == "export" for name in made | capped)
+    close |= "i8" in weights and any(op.kind == "glu" and made.intersection(op.ins) for op in program.ops)
     fifteen = activations == "int15" or _norms_branches(program)
     by_writer: dict[str | None, DType] = {
         "attention": "i15g32" if normed else "i8g32",
-        "norm": "i15" if last or fifteen else "i15q",
+        "norm": "i15" if close or fifteen else "i15q",
         "glu": "i15g32" if fifteen else "i15q",
     }
     return THROUGHOUT.get(activations) or by_writer.get(writer, "i15g32")
