@@ -1,7 +1,7 @@
 """What further rows of requests cost on this machine: decode steps of the session alone, with drafts behind each token.
 
-No scheduler and no sampling, as in measure.py. What comes of it is what a drafter goes by: the pace of a step by its
-rows (drafters/pace.py), and how many drafts are worth theirs (drafters/worth.py).
+No scheduler and no sampling, as in measure.py. How many drafts are worth their rows is decided as in the runner
+(drafters/worth.py), by these times where that has its pace (drafters/pace.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from octavo.config import EngineConfig
-from octavo.drafters.pace import Pace
 from octavo.drafters.worth import worthwhile
 from octavo.errors import UnsupportedError
 from octavo.runner.measure import Workbench, Workload, workbench
@@ -29,19 +28,17 @@ class Further:
     batch: int
     seconds: tuple[float, ...]
 
-    @property
-    def pace(self) -> Pace:
-        """As the runner learns it."""
-        pace = Pace()
-        for drafts, seconds in enumerate(self.seconds):
-            pace.hear(self.batch * (1 + drafts), seconds)
-        return pace
+    def step(self, rows: int) -> float:
+        """Of `batch` rows at least and those of all drafts at most; on a line between the nearest that were timed."""
+        drafts, rest = divmod(rows - self.batch, self.batch)
+        low, high = self.seconds[drafts], self.seconds[drafts + 1 if rest else drafts]
+        return low + (high - low) * rest / self.batch
 
     def worth(self, acceptance: float) -> tuple[int, float]:
         """(drafts of each request that make the most tokens a second where each comes true with this chance after those
         before it, tokens a second over those without); as the runner decides it."""
         chances = [[acceptance**draft for draft in range(1, len(self.seconds))]] * self.batch
-        counts, gain = worthwhile(chances, self.batch, self.pace.seconds)
+        counts, gain = worthwhile(chances, self.batch, self.step)
         return max(counts), gain
 
 
